@@ -64,7 +64,7 @@ PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode rewrite journal hooks endtoend pace many shapes server hostile eager early uistream reader byhand
+TABLES = preview decode rewrite journal hooks endtoend pace many shapes server hostile eager early uistream reader byhand gateway
 
 # Environments beside the usual one: what is compared with, and the oldest versions that are declared.
 RIVAL = .venv-ag-ui-adk
@@ -72,11 +72,11 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow before oldest check format-check lint types imports coverage format demo bench crash chaos stops parity schema-suite copilotkit ai-sdk clients js litellm langchain aiobotocore frameworks live docs clean
+.PHONY: help venv test slow before oldest check format-check lint types imports coverage format demo bench crash chaos continue stops parity schema-suite copilotkit ai-sdk clients gateway gateway-programs demo-gateway js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "The first target that needs it makes $(VENV) (about two minutes). Another Python: make PYTHON=python3.12 test"
 	@echo "Some tests only: make test TESTS=tests/test_architecture.py ARGS='-x -k layers'"
@@ -163,6 +163,9 @@ live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are crede
 chaos: $(VENV)/.installed-dev ## kill replicas on one PostgreSQL while 50 threads talk to them, and see that nobody notices
 	@$(BIN)/python -W ignore -m tests.server.chaos $(ARGS)
 
+continue: $(VENV)/.installed-dev ## kill servers while their runs work, and see that the runs go on; ARGS='--journal postgres'
+	@$(BIN)/python -W ignore -m tests.server.continuing $(ARGS)
+
 stops: $(VENV)/.installed-dev ## stop 2,000 runs at random moments, then 15 minutes of soak, on SQLite and PostgreSQL sessions
 	@$(BIN)/python -W ignore -m tests.server.stops $(ARGS)
 
@@ -186,6 +189,18 @@ ai-sdk: $(VENV)/.installed-dev ## let the AI SDK (ai 5, 6 and 7) judge the UI me
 clients: $(VENV)/.installed-dev ## cut every front end's client at every event, and let it join at every record; installs with npm
 	@command -v npm >/dev/null || { echo "the clients need node and npm" >&2; exit 1; }
 	@$(BIN)/python -m pytest tests/server/test_cut_clients.py tests/server/test_tanstack.py tests/server/test_connect_thread.py tests/server/adk/test_copilotkit_core.py tests/agui/test_other_clients.py -s $(ARGS)
+
+gateway: $(VENV)/.installed-dev ## what SDKs for Python and Node get through the gateway: all shapes, bad ends, cuts; installs 80 MB with npm
+	@command -v npm >/dev/null || { echo "the SDKs for Node need node and npm" >&2; exit 1; }
+	@$(BIN)/python -W ignore -m tests.gateway.matrix $(ARGS)
+
+gateway-programs: $(VENV)/.installed-dev ## the real Claude Code and Codex through the gateway, offline; installs 600 MB with npm
+	@command -v npm >/dev/null || { echo "the programs need node and npm" >&2; exit 1; }
+	@$(BIN)/python -W ignore -m tests.gateway.coding $(ARGS)
+
+demo-gateway: $(VENV)/.installed-dev ## a gateway, Anthropic's SDK for Node that is cut off and comes back, the inspector; no account needed
+	@command -v npm >/dev/null || { echo "the SDK for Node needs node and npm" >&2; exit 1; }
+	@$(BIN)/python -W ignore -m tests.gateway.demo $(ARGS) || [ $$? -eq 130 ]
 
 js: $(VENV)/.installed-dev ## test the npm package, write its types, build its page of React and test that; installs 60 MB with npm
 	@command -v npm >/dev/null || { echo "the npm package needs node and npm" >&2; exit 1; }

@@ -53,6 +53,8 @@ LOADING = 120.0
 MOST_OF_DRIVER = 0.8
 LEAST_ARRIVED = 0.9
 SERVERS = ("callstream, SQLite", "callstream, PostgreSQL", "ag_ui_adk", "forwarder")
+CONTINUING = "continuing, SQLite"
+"""Callstream with sessions on disk, whose runs another process could go on with; on request only."""
 OURS = "callstream, SQLite"
 STEPS = (
     ("httpx alone", "httpx"),
@@ -339,7 +341,7 @@ def measure_memory(found: Found) -> Idle:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=SERVERS, action="append", help="fewer servers")
+    parser.add_argument("--only", choices=(*SERVERS, CONTINUING), action="append", help="fewer servers")
     parser.add_argument("--streams", type=int, action="append", help="only the rungs with so many streams")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each rung (default: {SECONDS:g})")
     parser.add_argument(

@@ -45,12 +45,18 @@ def model_of(base_url: str, maker: str) -> Any:
     return Gemini(model="gemini-3-flash-preview", client_kwargs={"http_options": options, "api_key": "none"})
 
 
-def callstream_app(base_url: str, maker: str, journal: str) -> Any:
+def callstream_app(base_url: str, maker: str, journal: str, sessions: str | None = None) -> Any:
+    """``sessions``: a file for google-adk's sessions; then runs are kept so that another process can go on with them."""
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
     from callstream import Callstream
     from callstream.adk import ADKAgent
     from callstream.server import ServerSettings, create_app
 
-    agent = ADKAgent(agent_of(base_url, maker), app_name="bench", callstream=Callstream(journal))
+    service = None if sessions is None else SqliteSessionService(sessions)
+    agent = ADKAgent(
+        agent_of(base_url, maker), app_name="bench", callstream=Callstream(journal), session_service=service
+    )
     return create_app(agent, settings=ServerSettings(max_runs=None, max_streams=None))
 
 
@@ -74,7 +80,7 @@ def ag_ui_adk_app(base_url: str, maker: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--which", choices=("callstream", "ag_ui_adk", "forwarder"), required=True)
+    parser.add_argument("--which", choices=("callstream", "continuing", "ag_ui_adk", "forwarder"), required=True)
     parser.add_argument("--provider", required=True, help="the base URL of the model")
     parser.add_argument("--maker", choices=("gemini", "anthropic", "litellm"), default="gemini")
     parser.add_argument("--journal", help="the URL of Callstream's journal (default: a new SQLite file)")
@@ -86,10 +92,12 @@ def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        if options.which == "callstream":
+        if options.which in ("callstream", "continuing"):
             from callstream.server.serving import serve
 
-            app = callstream_app(options.provider, options.maker, options.journal or f"sqlite:///{folder}/calls.db")
+            sessions = f"{folder}/sessions.db" if options.which == "continuing" else None
+            journal = options.journal or f"sqlite:///{folder}/calls.db"
+            app = callstream_app(options.provider, options.maker, journal, sessions)
             with asyncio.Runner(loop_factory=uvicorn.Config(app).get_loop_factory()) as runner:  # as `callstream serve`
                 runner.run(serve(app, sockets=[listening], log_level="critical"))
         elif options.which == "forwarder":

@@ -5,11 +5,15 @@
  * next are passed on with what follows them: only then is it known whether the chat has them. An end that came twice would
  * close the text that is being written.
  *
+ * A turn that is sent again does not make calls available that have an output; a run that is sent again does. For the chat
+ * that would be another call.
+ *
  * @typedef {object} Part a text, a reasoning or a call
  * @property {number} length how much of its text was delivered
  * @property {number} at how much of it the present stream has sent
  * @property {number} updates how many preliminary outputs the present stream has sent
  * @property {Set<string>} marks what else was delivered of it
+ * @property {boolean} hasOutput whether an output was delivered: of its input there is nothing more to say
  */
 
 const ENDS = ["finish", "abort", "error"];
@@ -55,7 +59,9 @@ export class Delivered {
   /** @param {string} id */
   #part(id) {
     let part = this.#parts.get(id);
-    if (part === undefined) this.#parts.set(id, (part = { length: 0, at: 0, updates: 0, marks: new Set() }));
+    if (part !== undefined) return part;
+    part = { length: 0, at: 0, updates: 0, marks: new Set(), hasOutput: false };
+    this.#parts.set(id, part);
     return part;
   }
 
@@ -64,6 +70,8 @@ export class Delivered {
    * @param {any} chunk
    */
   #rest(part, chunk) {
+    if (part.hasOutput && chunk.type.startsWith("tool-input-")) return null;
+    part.hasOutput ||= chunk.type.startsWith("tool-output-");
     const field = chunk.type === "tool-input-delta" ? "inputTextDelta" : "delta";
     if (chunk.type.endsWith("-delta")) {
       const begin = part.length - part.at;

@@ -9,6 +9,8 @@
  *   change is the same object as before.
  * - A client that joins again receives a call from its beginning. What is known already is not shown again, so a field that
  *   grows never shrinks in between.
+ * - If the run's process dies in the middle of a response, another one asks the model again, and the calls of the half response
+ *   are gone.
  *
  * @typedef {"writing" | "running" | "awaiting" | "done" | "failed"} CallState writing: its arguments are being written;
  *   running: they are complete; awaiting: a person or the application has to answer
@@ -29,6 +31,7 @@
  * @property {number} seen how much of the text the stream that is being read has sent
  * @property {any} input of the AI SDK, which reads the text itself
  * @property {any} value as published
+ * @property {boolean} isVoid
  * @property {Set<() => void>} listeners
  */
 
@@ -52,6 +55,8 @@ export class ToolCalls {
   #dirty = new Set();
   /** @type {Set<() => void>} */
   #listeners = new Set();
+  /** @type {Set<string>} calls that the last snapshot did not have, and that did not begin again since */
+  #missing = new Set();
   #isScheduled = false;
   #schedule;
 
@@ -114,6 +119,7 @@ export class ToolCalls {
       case "TOOL_CALL_ARGS":
         return this.#write(this.#entry(event.toolCallId), event.delta);
       case "TOOL_CALL_END":
+        if (this.#missing.has(event.toolCallId)) return this.#drop();
         return this.#complete(this.#entry(event.toolCallId));
       case "TOOL_CALL_RESULT":
         return this.#takeResults([event]);
@@ -122,6 +128,7 @@ export class ToolCalls {
       case "MESSAGES_SNAPSHOT":
         return this.#takeMessages(event.messages);
       case "RUN_FINISHED":
+        this.#drop();
         for (const id of event.outcome?.pendingToolCallIds ?? []) this.#ask(id);
         for (const asked of event.outcome?.interrupts ?? []) this.#ask(asked.toolCallId, { question: asked });
     }
@@ -129,9 +136,10 @@ export class ToolCalls {
 
   /** @param {readonly any[]} messages of the AI SDK, whenever they have changed */
   takeChat(messages) {
+    this.#missing = new Set(this.#entries.keys());
     for (const part of messages.flatMap((message) => message.parts)) {
       if (part.toolCallId === undefined) continue;
-      const entry = this.#entry(part.toolCallId);
+      const entry = this.#found(part.toolCallId);
       const state = part.preliminary ? "running" : (CHAT_STATES[part.state] ?? "running");
       const said = part.preliminary ? { progress: part.output } : { result: part.output ?? part.errorText };
       entry.input = part.input;
@@ -144,10 +152,12 @@ export class ToolCalls {
         ...said,
       });
     }
+    this.#drop();
   }
 
   /** @param {readonly any[]} messages of AG-UI, whole */
   #takeMessages(messages) {
+    this.#missing = new Set(this.#entries.keys());
     for (const message of messages) {
       for (const { id, function: called } of message.toolCalls ?? []) {
         this.#start(id, called.name);
@@ -192,7 +202,7 @@ export class ToolCalls {
    * @param {string} name
    */
   #start(id, name) {
-    const entry = this.#entry(id);
+    const entry = this.#found(id);
     entry.seen = 0;
     this.#set(entry, { name });
   }
@@ -243,10 +253,30 @@ export class ToolCalls {
     if (entry === undefined) {
       /** @type {ToolCall} */
       const call = { id, name: "", state: "writing", args: undefined, result: undefined, progress: undefined, question: undefined };
-      entry = { call, shown: undefined, stream: new JsonStream({ uniqueNames: true }), text: "", seen: 0, input: undefined, value: undefined, listeners: new Set() };
+      entry = { call, shown: undefined, stream: new JsonStream({ uniqueNames: true }), text: "", seen: 0, input: undefined, value: undefined, isVoid: false, listeners: new Set() };
       this.#entries.set(id, entry);
     }
     return entry;
+  }
+
+  /**
+   * @param {string} id
+   * @returns {Entry}
+   */
+  #found(id) {
+    const entry = this.#entry(id);
+    entry.isVoid = false;
+    this.#missing.delete(id);
+    return entry;
+  }
+
+  #drop() {
+    for (const id of this.#missing) {
+      const entry = this.#entry(id);
+      entry.isVoid = true;
+      this.#touch(entry);
+    }
+    this.#missing.clear();
   }
 
   /**
@@ -272,13 +302,16 @@ export class ToolCalls {
     this.#isScheduled = false;
     const dirty = [...this.#dirty];
     this.#dirty.clear();
-    const begun = dirty.filter((entry) => entry.shown === undefined);
-    if (begun.length > 0) this.ids = [...this.ids, ...begun.map((entry) => entry.call.id)];
+    const listed = dirty.filter((entry) => entry.isVoid !== (entry.shown === undefined));
+    if (listed.length > 0) {
+      const begun = listed.filter((entry) => !entry.isVoid).map((entry) => entry.call.id);
+      this.ids = [...this.ids.filter((id) => !this.#entries.get(id)?.isVoid), ...begun];
+    }
     for (const entry of dirty) {
-      entry.shown = entry.call;
-      entry.value = entry.text === "" ? entry.input : entry.stream.value;
+      entry.shown = entry.isVoid ? undefined : entry.call;
+      entry.value = entry.isVoid ? undefined : entry.text === "" ? entry.input : entry.stream.value;
     }
     for (const entry of dirty) for (const listener of [...entry.listeners]) listener();
-    if (begun.length > 0) for (const listener of [...this.#listeners]) listener();
+    if (listed.length > 0) for (const listener of [...this.#listeners]) listener();
   }
 }

@@ -41,7 +41,9 @@ WIRES = {
 }
 """The names that ``decoder_for`` takes, and the manifest's names for the same wires."""
 
-CLIENT_KINDS = frozenset({"function", "function_call", "functionCall", "tool_use", "toolUse", "custom_tool_call"})
+OWN_TOOLS = frozenset({"apply_patch_call", "local_shell_call"})
+"""OpenAI's own tools that the client runs. Their arguments are the object, where the manifest may have a part for their text."""
+CLIENT_KINDS = OWN_TOOLS | {"function", "function_call", "functionCall", "tool_use", "toolUse", "custom_tool_call"}
 """Kinds of calls that the client executes. Other kinds run on the provider's side and give no call events."""
 
 
@@ -81,7 +83,14 @@ class Capture(msgspec.Struct, frozen=True):
     @property
     def client_calls(self) -> tuple[CapturedCall, ...]:
         kinds = CLIENT_KINDS - {"toolUse"} if "toolUse_type:server_tool_use" in self.quirks else CLIENT_KINDS
-        return tuple(call for call in self.tool_calls if call.kind in kinds)
+        return tuple(_named(call) for call in self.tool_calls if call.kind in kinds)
+
+
+def _named(call: CapturedCall) -> CapturedCall:
+    """The call with the name of its tool: the manifest has the type of the item for those of OpenAI's own."""
+    if call.kind not in OWN_TOOLS:
+        return call
+    return msgspec.structs.replace(call, name=call.kind.removesuffix("_call"), args_text=None)
 
 
 @cache

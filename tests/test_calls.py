@@ -260,3 +260,10 @@ def test_errors_say_whose_fault_it_is_and_what_happened() -> None:
     assert errors.CallIdTaken("c").call_id == "c"
     for error in (errors.WireError, errors.UsageError, errors.JournalError, errors.Reject, errors.CallRejected):
         assert issubclass(error, errors.CallstreamError)
+
+
+def test_the_idempotency_key_is_that_of_the_call_in_its_run() -> None:
+    first = Call("c", "pay", CallState.EXECUTING, run_id="r")
+    again = Call("c", "pay", CallState.COMPLETED, run_id="r", updated_at=1.0)
+    assert first.idempotency_key == again.idempotency_key == "r/c"
+    assert Call("c", "pay", CallState.EXECUTING, run_id="other").idempotency_key != first.idempotency_key

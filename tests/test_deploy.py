@@ -19,7 +19,7 @@ from callstream.server import ServerSettings
 from tests.captures import ROOT
 
 DEPLOY = ROOT / "deploy"
-OWN = {"CALLSTREAM_JOURNAL", "CALLSTREAM_FORGET_AFTER", "CALLSTREAM_LOG_FORMAT"}
+OWN = {"CALLSTREAM_JOURNAL", "CALLSTREAM_FORGET_AFTER", "CALLSTREAM_LOG_FORMAT", "CALLSTREAM_GATEWAY_KEY"}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,10 @@ def instructions() -> list[tuple[str, str]]:
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
 
 
-@pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    made: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+@pytest.fixture(scope="module", params=["compose.yaml", "gateway.yaml"])
+def compose(request: pytest.FixtureRequest) -> dict[str, Any]:
+    made: dict[str, Any] = yaml.safe_load((DEPLOY / request.param).read_text())
+    made["service"] = next(service for name, service in made["services"].items() if name != "postgres")
     return made
 
 
@@ -64,7 +65,7 @@ def test_the_image_serves_its_agent_as_a_user_without_rights(instructions: list[
 
 
 def test_the_compose_file_has_a_server_and_its_database(compose: dict[str, Any]) -> None:
-    server, postgres = compose["services"]["server"], compose["services"]["postgres"]
+    server, postgres = compose["service"], compose["services"]["postgres"]
     assert (DEPLOY / server["build"]["context"] / server["build"]["dockerfile"]).is_file()
     assert server["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     assert "healthcheck" in postgres
@@ -79,10 +80,18 @@ def test_the_compose_file_has_a_server_and_its_database(compose: dict[str, Any])
 
 def test_the_compose_file_sets_variables_that_mean_something(compose: dict[str, Any]) -> None:
     known = OWN | {f"CALLSTREAM_{field.name.upper()}" for field in msgspec.structs.fields(ServerSettings)}
-    given = compose["services"]["server"]["environment"]
+    given = compose["service"]["environment"]
     assert {name for name in given if name.startswith("CALLSTREAM_")} <= known
-    grace = int(compose["services"]["server"]["stop_grace_period"].removesuffix("s"))
+    grace = int(compose["service"]["stop_grace_period"].removesuffix("s"))
     assert grace >= ServerSettings().shutdown_seconds + 10
+
+
+def test_the_gateway_listens_where_the_image_looks_for_its_health(instructions: list[tuple[str, str]]) -> None:
+    gateway = yaml.safe_load((DEPLOY / "gateway.yaml").read_text())["services"]["gateway"]
+    options = _parser().parse_args(gateway["command"])
+    assert (options.command, options.host, options.auth) == ("gateway", "0.0.0.0", True)
+    assert f"127.0.0.1:{options.port}/healthz" in dict(instructions)["HEALTHCHECK"]
+    assert gateway["ports"] == [f"127.0.0.1:8100:{options.port}"]
 
 
 def test_the_agent_of_the_image_knows_its_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -158,6 +159,23 @@ async def test_a_secret_split_anywhere_never_passes(split: int) -> None:
     assert reason == "Do not send keys."
 
 
+FORMS = {
+    "JSON in a string": lambda secret: json.dumps({"key": secret}),
+    "JSON in JSON in a string": lambda secret: json.dumps({"key": json.dumps([secret])}),
+    "escaped": lambda secret: "".join(f"\\u{ord(letter):04x}" for letter in secret),
+    "nested": lambda secret: {"deep": [{"er": f"a {secret}"}]},
+    "a name": lambda secret: {secret: 1},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_secret_in_another_form_never_passes_wherever_it_is_split(form: str) -> None:
+    plain = json.dumps({"note": "x", "body": FORMS[form](SECRET)})
+    for text in (plain, plain.replace(SECRET, "".join(f"\\u{ord(letter):04X}" for letter in SECRET))):
+        for split in range(1, len(text)):
+            assert (await judged(NO_SECRETS, "send", [text[:split], text[split:]]))[0] == "Do not send keys."
+
+
 @given(before=st.text(max_size=40), after=st.text(max_size=40), size=st.integers(1, 9))
 async def test_nothing_passes_that_would_be_refused_whole(before: str, after: str, size: int) -> None:
     text = json.dumps({"to": "x", "body": before + SECRET + after})
@@ -208,6 +226,27 @@ async def test_a_guard_that_fails_refuses(guard: Any, caplog: pytest.LogCaptureF
     reason, _ = await judged(guard, "send", ["{}"])
     assert reason == "the call could not be checked, so it did not run"
     assert "a guard failed" in caplog.text
+
+
+SLOW = "(a|aa)+$"
+"""Doubles its time with every letter that is followed by something else than the end."""
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(name="slow", pattern=SLOW),
+        Rule(name="slow", field="body", unless=SLOW),
+        Rule(name="slow", tool=f"send|{SLOW}"),
+    ],
+    ids=["pattern", "unless", "tool"],
+)
+async def test_a_pattern_that_takes_too_long_refuses_the_call(rule: Rule) -> None:
+    text = json.dumps({"body": "a" * 80 + "!"})
+    began = monotonic()
+    reason, _ = await judged(Rules([rule]), "a" * 80 + "!", [text])
+    assert reason == "the call could not be checked, so it did not run"
+    assert monotonic() - began < 20
 
 
 async def test_a_guard_that_logs_lets_pass_and_says_it_once(caplog: pytest.LogCaptureFixture) -> None:

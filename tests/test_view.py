@@ -26,16 +26,21 @@ from callstream.events import (
     CallRunningEarly,
     CallSigned,
     CallStarted,
+    InputKept,
     MessageEnded,
     MessageReceived,
     MessageStarted,
+    OutputKept,
     Question,
     ReasoningAppended,
     Record,
+    RequestKept,
     ResponseEnded,
     RunEnded,
     RunEvent,
+    RunResumed,
     RunStarted,
+    SessionKept,
     StateChanged,
     TextAppended,
 )
@@ -47,12 +52,13 @@ from callstream.view import (
     Grew,
     MessageBegan,
     Passage,
+    Resumed,
     RunView,
     Settled,
     condensed,
     message_of,
 )
-from tests.agui.scenes import SCENES, Scene, play
+from tests.agui.scenes import SCENES, Scene, kill, play
 from tests.agui.test_properties import scenes
 
 
@@ -309,6 +315,7 @@ def test_a_run_says_whose_it_is_and_how_it_ended() -> None:
         "ended_at": 2.0,
         "outcome": "failed",
         "reason": "it broke",
+        "attempt": 1,
         "seq": 2,
         "items": [],
     }
@@ -328,6 +335,124 @@ def test_state_is_what_the_last_change_left() -> None:
     for record in records(StateChanged(patch=patch)):
         later.feed(record)
     assert later.as_json()["state"] == {"a": 1, "b": 2}
+
+
+# -- a run that another process goes on with --
+
+CUT: list[RunEvent] = [
+    MessageStarted("done"),
+    TextAppended("done", "Whole."),
+    MessageEnded("done"),
+    MessageStarted("half"),
+    ReasoningAppended("half", "Hm."),
+    TextAppended("half", "Hal"),
+    CallStarted("whole-call", "write", message_id="half"),
+    CallCompleted("whole-call", "{}"),
+    CallRunningEarly("whole-call"),
+    MessageStarted("inner", within="whole-call"),
+    TextAppended("inner", "Inn"),
+    CallStarted("half-call", "write", message_id="half"),
+    ArgsAppended("half-call", '{"a'),
+]
+RESUMED: list[RunEvent] = [RunResumed(2, ("half", "unheard-of"))]
+AFTER: list[RunEvent] = [
+    CallDiscarded("whole-call", "interrupted"),
+    CallDiscarded("half-call", "interrupted"),
+    MessageEnded("half"),
+    MessageStarted("late", within="half-call"),
+    TextAppended("late", "?"),
+    MessageStarted("again"),
+    TextAppended("again", "All of it."),
+    CallStarted("new-call", "write", message_id="again"),
+    MessageEnded("again"),
+]
+
+
+def test_responses_that_were_cut_are_void_and_kept_aside() -> None:
+    view = view_of(*CUT, *RESUMED, *AFTER)
+    assert [message.text for message in view.messages.values()] == ["Whole.", "All of it."]
+    assert list(view.calls) == ["new-call"]
+    assert view.answers == {}
+    assert [type(item) for item in view.items] == [Passage, Passage, CallView]
+    assert (view.attempt, view.resumed_seq) == (2, len(CUT) + 2)
+    assert list(view.void) == ["half", "inner"]
+    half, inner = view.void.values()
+    assert (half.attempt, half.text, half.reasoning, inner.text) == (1, "Hal", "Hm.", "Inn")
+    assert [call.state for call in half.calls] == [CallState.DISCARDED] * 2
+    assert half.open_passage is None
+    assert view.messages["again"].attempt == 2
+    shown = view.as_json()
+    assert shown["attempt"] == 2
+    assert [(each["message_id"], each["attempt"], len(each["items"])) for each in shown["void"]] == [
+        ("half", 1, 4),
+        ("inner", 1, 1),
+    ]
+
+
+def test_feed_says_what_is_void_and_what_was_cut_off() -> None:
+    *_, resumed = changes_of(*CUT, *RESUMED)
+    assert isinstance(resumed, Resumed)
+    assert [message.message_id for message in resumed.void] == ["half", "inner"]
+    named = [part.call_id if isinstance(part, CallView) else part.message_id for part in resumed.cut_off]
+    assert named == ["inner", "half-call"]
+    told = changes_of(*CUT, *RESUMED, *AFTER[:5])
+    assert isinstance(told[-1], Resumed), "nothing more is said of it"
+
+
+def test_a_process_may_go_on_with_a_run_of_which_nothing_is_void() -> None:
+    assert changes_of(*CUT[:3], RunResumed(2))[-1] == Resumed((), ())
+    view = view_of(*CUT[:3], RunResumed(2), RunResumed(3))
+    assert (view.attempt, "void" in view.as_json()) == (3, False)
+
+
+def test_what_is_void_stays_so_where_the_rest_is_told_to_others() -> None:
+    """Between the record that says so and those that discard its calls, somebody may join."""
+    view = fed(condensed(view_of(*CUT, *RESUMED)))
+    assert (view.attempt, list(view.messages), view.void) == (2, ["done"], {})
+    seq = len(CUT) + 3
+    for number, event in enumerate(AFTER[:5]):
+        assert view.feed(Record("run", seq + number, 0.0, event)) == []
+    assert view.answers == {}
+
+
+def test_what_is_kept_to_go_on_is_not_shown() -> None:
+    assert changes_of(InputKept("app", "secret"), SessionKept("s"), RequestKept("q"), OutputKept("n", 0, "o")) == []
+
+
+def test_void_messages_of_tools_are_not_shown_where_none_are() -> None:
+    view = fed(records(*CUT, RunResumed(2, ("inner",))), RunView(nested=False))
+    assert list(view.messages) == ["done", "half"]
+    assert view.void == {}
+
+
+@given(scenes, st.data())
+def test_a_run_that_went_on_elsewhere_folds_to_what_is_valid(scene: Scene, data: st.DataObject) -> None:
+    for run in scene.runs:
+        killed = kill(run.records, data.draw(st.integers(1, len(run.records) - 1)))
+        again = kill(killed.records, data.draw(st.integers(1, len(killed.records) - 1)), attempt=3)
+        for each in (killed, again):
+            view = RunView.of(each.records)
+            valid = RunView.of(each.valid)
+            assert timeless(without_void(view)) == timeless(without_void(valid))
+            assert timeless(without_void(RunView.of(condensed(view)))) == timeless(without_void(view))
+
+
+async def test_compaction_preserves_what_is_void() -> None:
+    events = [*CUT, TextAppended("inner", "er"), *RESUMED, *AFTER[:2], *AFTER[5:], CallDiscarded("new-call", "aborted")]
+    async with open_journal("memory:") as journal:
+        await journal.append("r", [RunStarted("thread"), *events, RunEnded("finished")])
+        before = RunView.of([record async for record in journal.read("r")])
+        assert await journal.compact("r") > 0
+        after = RunView.of([record async for record in journal.read("r")])
+    assert essence(after) == essence(before)
+    for message_id, void in before.void.items():
+        again = after.void[message_id]
+        assert (again.text, again.reasoning, again.attempt) == (void.text, void.reasoning, void.attempt)
+        assert [call.as_json() for call in again.calls] == [call.as_json() for call in void.calls]
+
+
+def without_void(view: RunView) -> Any:
+    return {name: value for name, value in view.as_json().items() if name not in ("void", "attempt")}
 
 
 # -- what holds for all runs --

@@ -96,6 +96,41 @@ test("joining again at any place shows nothing twice and takes nothing back", ()
   }
 });
 
+test("calls of a response that another process asks for again are gone", () => {
+  const [calls, frame] = frames();
+  const whole = { ...start(), toolCallId: "whole" };
+  let times = 0;
+  calls.subscribe(null, () => (times += 1));
+  for (const event of [whole, { ...args("{}"), toolCallId: "whole" }, { ...end(), toolCallId: "whole" }, start(), args('{"a":"hal')]) {
+    calls.take(event);
+  }
+  frame();
+  assert.deepEqual(calls.ids, ["whole", "c"]);
+  calls.take({ type: "MESSAGES_SNAPSHOT", messages: [{ role: "user", content: "Go" }] });
+  frame();
+  assert.deepEqual(calls.ids, ["whole", "c"], "they may begin again");
+  calls.take(end());
+  calls.take({ ...start(), toolCallId: "again" });
+  frame();
+  assert.deepEqual([calls.ids, calls.call("c"), calls.field("c"), times], [["again"], undefined, undefined, 2]);
+  calls.take(start());
+  frame();
+  assert.deepEqual(calls.ids, ["again", "c"]);
+  calls.take({ type: "RUN_FINISHED" });
+  frame();
+  assert.deepEqual(calls.ids, ["again", "c"]);
+});
+
+test("calls that a chat has no more are gone", () => {
+  const [calls, frame] = frames();
+  const part = (toolCallId) => ({ type: "tool-write", toolCallId, state: "input-streaming", input: {} });
+  calls.takeChat([{ parts: [part("half")] }]);
+  frame();
+  calls.takeChat([{ parts: [part("again")] }]);
+  frame();
+  assert.deepEqual([calls.ids, calls.call("half")], [["again"], undefined]);
+});
+
 test("a call that is written anew under its id replaces the first", () => {
   const [calls, frame] = frames();
   for (const text of ['{"a": "first and long"}', '{"a": "second"}', '{"a": "sec']) {

@@ -83,6 +83,8 @@ export type ToolCall = {
  *   change is the same object as before.
  * - A client that joins again receives a call from its beginning. What is known already is not shown again, so a field that
  *   grows never shrinks in between.
+ * - If the run's process dies in the middle of a response, another one asks the model again, and the calls of the half response
+ *   are gone.
  */
 export type Entry = {
     call: ToolCall;
@@ -107,6 +109,7 @@ export type Entry = {
      * as published
      */
     value: any;
+    isVoid: boolean;
     listeners: Set<() => void>;
 };
 import { JsonStream } from "./jsonstream.js";

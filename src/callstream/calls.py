@@ -153,6 +153,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.provider_id or self.call_id
 
     @property
+    def idempotency_key(self) -> str:
+        """The same whenever the tool of this call runs, also when its run goes on in another process."""
+        return f"{self.run_id}/{self.call_id}"
+
+    @property
     def args(self) -> Any:
         """The arguments as values; None while they are not complete. Free text is a string here.
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from callstream.errors import CallstreamError, LeaseLost, RunIdTaken, RunOver, UsageError
-from callstream.events import RunEvent
+from callstream.events import InputKept, RunEvent, RunStarted
 from callstream.guards import Guard
 from callstream.journal import Journal, open_journal
 from callstream.runtime import Engine, Observer, Observers, Run, Settings, SyncRun, usual_observers
@@ -259,17 +259,24 @@ class Callstream:
         caller emits OpenTelemetry spans of its own for agents and tools, so Callstream must not do that again.
         ``rejected``: see ``run``. ``numbered``: if the journal has a run of that id, the id gets a number.
         """
-        start = partial(
-            Run.start,
-            self.engine,
-            thread_id,
-            principal=principal,
-            run_input=run_input,
-            as_current=as_current,
-            exclusive=exclusive,
-            host_traces=host_traces,
-            rejected=rejected,
-        )
+        started = RunStarted(thread_id, principal, run_input, exclusive)
+        how: dict[str, Any] = {"as_current": as_current, "host_traces": host_traces, "rejected": rejected}
+        return await self.begin(started, run_id, numbered=numbered, **how)
+
+    async def begin(
+        self,
+        started: RunStarted,
+        run_id: str | None = None,
+        *,
+        numbered: bool = False,
+        kept: InputKept | None = None,
+        **how: Any,
+    ) -> Run:
+        """``start`` for hosts. ``kept``: what the run needs to go on in another process, if it can."""
+
+        async def start(named: str | None) -> Run:
+            return await Run.start(self.engine, started, named, kept=kept, **how)
+
         if run_id is None or not numbered:
             return await start(run_id)
         if self.engine.reserve_run_id(run_id):

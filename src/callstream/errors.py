@@ -78,11 +78,15 @@ class Compacted(JournalError):
 
 
 class Reject(CallstreamError):
-    """Raised by a hook: this call must not run, and the model gets the reason."""
+    """Raised by a hook: this call must not run, and the model gets the reason.
 
-    def __init__(self, reason: str) -> None:
+    ``cut``: the rest of the response need not be written, if there is nothing else in it; see ``Settings.cut_refused``.
+    """
+
+    def __init__(self, reason: str, *, cut: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.cut = cut
 
 
 class CallRejected(CallstreamError):
@@ -167,6 +171,25 @@ class AnswerRefused(CallstreamError):
     def __init__(self, call_id: str, message: str) -> None:
         super().__init__(message)
         self.call_id = call_id
+
+
+class CannotGoOn(CallstreamError):
+    """A run of a process that died cannot go on in another one. It has ended as interrupted."""
+
+    def __init__(self, run_id: str, why: str) -> None:
+        super().__init__(f"run {run_id!r} cannot go on: {why}")
+
+
+class Diverged(CallstreamError):
+    """A run that goes on in another process asks its model something else than it did before. ``path``: where it differs."""
+
+    def __init__(self, author: str | None, path: str) -> None:
+        who = "the run" if author is None else f"agent {author!r}"
+        super().__init__(
+            f"{who} asks its model something else than before it was interrupted; the first difference: {path}"
+        )
+        self.author = author
+        self.path = path
 
 
 class RunOver(UsageError):

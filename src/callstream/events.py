@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -25,6 +25,13 @@ Encoding: TypeAlias = Literal["json", "text"]
 """``json``: the argument text is a JSON document. ``text``: it is the input of a free-text tool itself."""
 
 RunOutcome: TypeAlias = Literal["finished", "failed", "cancelled"]
+
+ReplayRule: TypeAlias = Literal["unsafe", "safe", "reconcile"]
+"""What becomes of a tool that was running when its process died, where the run goes on.
+
+``unsafe``: it is not run again, and the model is told that the outcome is unknown. ``safe``: it runs again, with the same
+idempotency key. ``reconcile``: a function of the tool's own finds out what happened.
+"""
 
 
 def _tag(name: str) -> str:
@@ -157,8 +164,22 @@ class RunStarted(Event, frozen=True):
     exclusive: bool = False
 
 
+class RunResumed(Event, frozen=True):
+    """Another process goes on with the run, whose own has died or has handed it over. ``attempt``: 2 for the first.
+
+    ``void``: the messages of responses that were cut, which the model is asked for again. What was shown of them does not
+    count, nor do their calls, which are discarded after this.
+    """
+
+    attempt: int
+    void: tuple[str, ...] = ()
+
+
 class CallExecuting(Event, frozen=True):
+    """``replay``: what becomes of the tool if its process dies while it runs. It is never relaxed afterwards."""
+
     call_id: str
+    replay: ReplayRule = "unsafe"
 
 
 class CallRunningEarly(Event, frozen=True):
@@ -237,6 +258,51 @@ class RunEnded(Event, frozen=True):
     reason: str | None = None
 
 
+# -- what is kept so that a run can go on in another process, and goes when the run is compacted; no interface shows it ---
+
+
+class InputKept(Event, frozen=True):
+    """All that the run was asked for. ``app``: who can go on with it. ``build``: of which build its agent was.
+
+    ``attempts``: how many processes may try, the first included.
+    """
+
+    app: str
+    data: str
+    build: str | None = None
+    attempts: int = 3
+
+
+class SessionKept(Event, frozen=True):
+    """The host's own session as it was before the run wrote to it."""
+
+    data: str
+
+
+class RequestKept(Event, frozen=True):
+    """A model is about to be asked. ``request``: the digest of what it is asked; ``parts``: of each part of that."""
+
+    request: str
+    parts: dict[str, str] = {}
+
+
+class ResponseKept(Event, frozen=True):
+    """A response as the SDK got it, with the digest of its request. ``body``: zlib, base64."""
+
+    request: str
+    status: int
+    headers: dict[str, str]
+    body: str
+
+
+class OutputKept(Event, frozen=True):
+    """What a step of the host's that is no tool has given: the ``nth`` of that name."""
+
+    name: str
+    nth: int
+    data: str
+
+
 WireEvent: TypeAlias = (
     MessageStarted
     | TextAppended
@@ -249,11 +315,13 @@ WireEvent: TypeAlias = (
     | CallDiscarded
     | ResponseEnded
 )
+KeptEvent: TypeAlias = InputKept | SessionKept | RequestKept | ResponseKept | OutputKept
 RequestEvent: TypeAlias = MessageReceived | ResultReceived
 RunEvent: TypeAlias = (
     WireEvent
     | MessageReceived
     | RunStarted
+    | RunResumed
     | CallExecuting
     | CallRunningEarly
     | CallAwaiting
@@ -263,6 +331,7 @@ RunEvent: TypeAlias = (
     | CallProgressed
     | StateChanged
     | RunEnded
+    | KeptEvent
 )
 
 
@@ -281,6 +350,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     first_seq: int | None = None
 
 
+KEPT: frozenset[type[Event]] = frozenset(get_args(KeptEvent))
 PIECES: frozenset[type[Event]] = frozenset({ArgsAppended, TextAppended, ReasoningAppended})
 """What nearly all records are: what a model writes, as it comes."""
 

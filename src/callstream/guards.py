@@ -6,7 +6,8 @@ guards from a file. What holds for all of them:
 - A field that is finished is judged at once, growing text each time it has grown by a quarter, and the whole call at its
   end; so nothing passes that a guard would refuse at the end, and most is refused long before it.
 - A call that a guard watches reaches the program whole, after its verdict, or not at all.
-- A guard that fails refuses the call. So does a question that nobody can be asked, or that nobody answers in time.
+- A guard that fails refuses the call. So does a question that nobody can be asked, or that nobody answers in time, and a
+  pattern that takes too long: some take hours over a few dozen characters, and the model chooses these.
 """
 
 from __future__ import annotations
@@ -18,29 +19,33 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path as FilePath
+from time import monotonic
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from callstream.calls import Call
-from callstream.errors import Reject, UsageError, WireError
+from callstream.errors import MissingExtra, Reject, UsageError, WireError
 from callstream.jsontext.path import Path, parse_path
 from callstream.tools import AbortSignal, Hooks
 from callstream.tools.delta import ArgsDelta
 
 logger = logging.getLogger("callstream.guards")
 
-Action: TypeAlias = Literal["deny", "ask", "log"]
+Action: TypeAlias = Literal["deny", "cut", "ask", "log"]
 
 APPROVAL: Final = "callstream_approval"
 """The name of the call that asks a person about another. Guards do not judge their own questions."""
 _DEPTH: Final = 4
 """How deep JSON inside of strings is looked into."""
+_LOOK_SECONDS: Final = 0.5
+"""How long the patterns of all rules may take over a call, each time that it is looked at: nothing else runs meanwhile."""
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """``deny``: the tool does not run, and the model is told the reason. ``ask``: a person decides when the call is whole.
+    """``deny``: the tool does not run, and the model is told the reason. ``cut``: the same, and where the tap can ask the
+    model again, the rest of the response is not waited for. ``ask``: a person decides when the call is whole.
     ``log``: it is written to the log, and nothing else happens.
     """
 
@@ -51,6 +56,11 @@ class Verdict(msgspec.Struct, frozen=True):
 def deny(reason: str) -> Verdict:
     """The tool does not run; the model is told why."""
     return Verdict("deny", reason)
+
+
+def cut(reason: str) -> Verdict:
+    """The tool does not run; the model is told why, and does not write on."""
+    return Verdict("cut", reason)
 
 
 def ask(reason: str) -> Verdict:
@@ -118,15 +128,27 @@ class Rules:
             return cls(decode(content, type=_File).rules)
         except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
             raise UsageError(f"could not read the rules in {path}: {error}") from error
+        except MissingExtra:
+            raise
         except ImportError as error:
-            raise UsageError(f"reading {path} needs PyYAML: install callstream[guards], or write JSON") from error
+            raise MissingExtra(f"reading {path} needs PyYAML", "guards", error) from error
 
     def watches(self, tool_name: str) -> bool:
-        return any(rule.tool.fullmatch(tool_name) for rule in self._rules)
+        until = monotonic() + _LOOK_SECONDS
+        try:
+            return any(rule.tool.fullmatch(tool_name, timeout=_left(until)) for rule in self._rules)
+        except TimeoutError:
+            return True  # and then the call is refused
 
     def __call__(self, call: GuardedCall) -> Verdict | None:
-        applying = [rule for rule in self._rules if rule.tool.fullmatch(call.name) and rule.applies(call)]
-        for action in ("deny", "ask", "log"):
+        """Raises TimeoutError if the patterns take too long."""
+        until = monotonic() + _LOOK_SECONDS
+        applying = [
+            rule
+            for rule in self._rules
+            if rule.tool.fullmatch(call.name, timeout=_left(until)) and rule.applies(call, until)
+        ]
+        for action in ("cut", "deny", "ask", "log"):
             for rule in applying:
                 if rule.action == action:
                     return Verdict(rule.action, rule.message)
@@ -141,27 +163,25 @@ class _Compiled:
         self.message = rule.message or f"the rule {rule.name!r} does not allow it"
         self.tool = _compile(rule, "tool", rule.tool)
         self._path = _path_of(rule)
-        self._pattern = None if rule.pattern is None else _compile(rule, "pattern", rule.pattern)
-        self._unless = None if rule.unless is None else _compile(rule, "unless", rule.unless)
+        self._pattern: Any = None if rule.pattern is None else _compile(rule, "pattern", rule.pattern)
+        self._unless: Any = None if rule.unless is None else _compile(rule, "unless", rule.unless)
         if self._unless is not None and (self._path is None or self._pattern is not None):
             raise UsageError(f"rule {rule.name!r}: expected 'unless' with a field and without a pattern")
 
-    def applies(self, call: GuardedCall) -> bool:
+    def applies(self, call: GuardedCall, until: float) -> bool:
         if self._pattern is None and self._unless is None:
-            return call.is_complete or self.action == "deny"
+            return call.is_complete or self.action in ("deny", "cut")
         if self._unless is not None:
-            return self._is_other(call)
-        assert self._pattern is not None
-        return any(self._pattern.search(text) for text in texts_in(self._looked_at(call)))
+            return self._is_other(call, until)
+        return any(self._pattern.search(text, timeout=_left(until)) for text in texts_in(self._looked_at(call)))
 
-    def _is_other(self, call: GuardedCall) -> bool:
+    def _is_other(self, call: GuardedCall, until: float) -> bool:
         """Whether a finished value is another than those that are allowed."""
         assert self._path is not None
-        assert self._unless is not None
         if not call.is_complete and self._path[0] not in call.finished:
             return False
         value = _value_at(call.args, self._path)
-        return not all(self._unless.fullmatch(text) for text in _own_texts(value))
+        return not all(self._unless.fullmatch(text, timeout=_left(until)) for text in _own_texts(value))
 
     def _looked_at(self, call: GuardedCall) -> Any:
         """What of the arguments may have become a reason since the last time."""
@@ -182,11 +202,24 @@ def _path_of(rule: Rule) -> Path | None:
     return path or None
 
 
-def _compile(rule: Rule, field: str, pattern: str) -> re.Pattern[str]:
+def _compile(rule: Rule, field: str, pattern: str) -> Any:
+    """As ``re`` would, but what it makes can be told to stop."""
     try:
-        return re.compile(pattern, re.DOTALL)
-    except re.error as error:
+        import regex  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingExtra("rules need regex, whose patterns have a time limit", "guards", error) from error
+    try:
+        return regex.compile(pattern, regex.DOTALL)
+    except regex.error as error:
         raise UsageError(f"rule {rule.name!r}: {field} is not a regular expression: {error}") from error
+
+
+def _left(until: float) -> float:
+    """Seconds, more than none: a pattern that gets none would have no limit."""
+    left = until - monotonic()
+    if left <= 0:
+        raise TimeoutError("the patterns took too long")
+    return left
 
 
 def _value_at(value: Any, path: Path) -> Any:
@@ -328,8 +361,8 @@ class _Watch:
             verdict = await self._verdict(guard, call)
             if verdict is None:
                 continue
-            if verdict.action == "deny":
-                raise Reject(verdict.reason)
+            if verdict.action in ("deny", "cut"):
+                raise Reject(verdict.reason, cut=verdict.action == "cut")
             if verdict.action == "ask":
                 self._question = self._question or verdict
             elif verdict.reason not in self._logged:

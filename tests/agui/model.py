@@ -55,6 +55,8 @@ class StrictClient:
         self.is_running = False
         self.seq = 0
         self.snapshots = 0
+        self.void: set[tuple[str, str]] = set()
+        """What was being written when a snapshot took it away: it may end, and nothing else."""
         self.agents: dict[str, dict[str, Any]] = {}
         """The SUBAGENT_STARTED of those that are at work."""
         self._completes_snapshot = False
@@ -155,15 +157,21 @@ class StrictClient:
 
     def _goes_on(self, kind: str, name: str) -> None:
         assert (kind, name) in self.open, f"{kind} {name} is not open"
+        assert (kind, name) not in self.void, f"{kind} {name} is void"
         self.open[kind, name] += 1
 
-    def _finish(self, kind: str, name: str) -> None:
+    def _finish(self, kind: str, name: str) -> bool:
+        """Returns whether it is still there."""
         written = self.open.pop((kind, name), None)
         assert written is not None, f"{kind} {name} is not open"
+        if (kind, name) in self.void:
+            self.void.discard((kind, name))
+            return False
         if kind == "text" and not written and "name" in self._message(name, "assistant"):
             self._naming = name
-            return
+            return True
         assert written or self.snapshots or kind == "span", f"{kind} {name} was opened for nothing"
+        return True
 
     def _message(
         self, message_id: str, role: str, event: dict[str, Any] | None = None, **fields: Any
@@ -189,8 +197,8 @@ class StrictClient:
         self._append(self._message(event["messageId"], "assistant", event), event)
 
     def _text_message_end(self, event: dict[str, Any]) -> None:
-        self._finish("text", event["messageId"])
-        self._mark(self._message(event["messageId"], "assistant", event), event)
+        if self._finish("text", event["messageId"]):
+            self._mark(self._message(event["messageId"], "assistant", event), event)
 
     def _reasoning_start(self, event: dict[str, Any]) -> None:
         self._start("span", event["messageId"])
@@ -205,8 +213,8 @@ class StrictClient:
         self._append(self._message(event["messageId"], "reasoning", event), event)
 
     def _reasoning_message_end(self, event: dict[str, Any]) -> None:
-        self._finish("reasoning", event["messageId"])
-        self._mark(self._message(event["messageId"], "reasoning", event), event)
+        if self._finish("reasoning", event["messageId"]):
+            self._mark(self._message(event["messageId"], "reasoning", event), event)
 
     def _reasoning_end(self, event: dict[str, Any]) -> None:
         assert ("reasoning", event["messageId"]) not in self.open
@@ -252,6 +260,10 @@ class StrictClient:
     def _tool_call_end(self, event: dict[str, Any]) -> None:
         assert self.open.pop(("call", event["toolCallId"]), None) is not None, "END without START"
         call = self.call(event["toolCallId"])
+        if ("call", event["toolCallId"]) in self.void:
+            self.void.discard(("call", event["toolCallId"]))
+            assert call is None
+            return
         assert call is not None
         self._mark(call, event)
 
@@ -314,6 +326,15 @@ class StrictClient:
             or (message["role"] == "reasoning" and not tells_reasoning)
         ]
         self.messages = [*kept, *told.values()]
+        there = {message["id"] for message in self.messages}
+        there |= {call["id"] for message in self.messages for call in message.get("toolCalls", ())}
+        # Reasoning that is void is there without its text, if there is no other.
+        thoughts = {message["id"] for message in self.messages if message.get("content")}
+        self.void = {
+            (kind, name)
+            for kind, name in self.open
+            if name not in there or (kind in ("reasoning", "span") and name not in thoughts)
+        }
 
 
 def brings(client: StrictClient, messages: Iterable[dict[str, Any]]) -> StrictClient:

@@ -6,15 +6,27 @@ A scene is a sequence of runs, a run a sequence of acts. All of it is data, so t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from callstream import CallState, Callstream, Record, Reject, Run
-from callstream.agui import Translator, View, encode_sse
+from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse
 from callstream.errors import CallstreamError
-from callstream.events import MessageReceived, StateChanged
+from callstream.events import (
+    CallDiscarded,
+    CallFailed,
+    CallReleased,
+    CallReturned,
+    CallStarted,
+    MessageReceived,
+    MessageStarted,
+    ResponseEnded,
+    RunEvent,
+    RunResumed,
+    StateChanged,
+)
 from callstream.runtime.run import current_tool
 from callstream.testing import Failure, Finish, Parallel, Script, Text, Thought, ToolCall, Truncated, encode
 
@@ -95,14 +107,31 @@ class Scene(msgspec.Struct):
     def steps(self) -> list[dict[str, Any]]:
         """The life of a client that sees every run from its beginning."""
         return [
-            {"how": "run", "body": body_of(run.records, self.view), "add": run.sent, "resume": run.resume or None}
-            for run in self.runs
+            {
+                "how": "run",
+                "body": body_of(run.records, self.view, self.earlier(number)),
+                "add": run.sent,
+                "resume": run.resume or None,
+            }
+            for number, run in enumerate(self.runs)
         ]
 
 
-def body_of(records: Sequence[Record], view: View) -> str:
+def events_of(records: Sequence[Record], view: View, earlier: Sequence[Record] = ()) -> Iterator[list[AguiEvent]]:
+    """What a client gets of each record that sees the run from its beginning. ``earlier``: those of the runs before."""
     translator = Translator(view)
-    return b"".join(encode_sse(translator.feed(record), record.seq) for record in records).decode()
+    for number, record in enumerate(records, start=1):
+        may_want_snapshot = translator.may_want_snapshot(record)
+        events = translator.feed(record)
+        if translator.snapshot_at is not None:
+            assert may_want_snapshot
+            events.insert(translator.snapshot_at, Conversation.of([*earlier, *records[:number]], view).snapshot())
+        yield events
+
+
+def body_of(records: Sequence[Record], view: View, earlier: Sequence[Record] = ()) -> str:
+    told = zip(events_of(records, view, earlier), records, strict=True)
+    return b"".join(encode_sse(events, record.seq) for events, record in told).decode()
 
 
 def play(plays: Sequence[Play], view: View | None = None) -> Scene:
@@ -248,6 +277,68 @@ async def _run_agent(run: Run, call_id: str, scene: Scene) -> None:
         await _respond(run, [Respond([ToolCall("inner", {})], fates=fates[-1:])], scene)
     finally:
         current_tool.reset(token)
+
+
+# -- runs that went on in another process ------------------------------------------------------------------------------
+
+
+class Killed(msgspec.Struct, frozen=True):
+    """Records of a run whose process died, and of the same run without what that made void."""
+
+    records: list[Record]
+    valid: list[Record]
+
+
+def kill(records: Sequence[Record], cut: int, attempt: int = 2) -> Killed:
+    """The run if its process had died after so many records, of 1 to all but the last, and another had gone on.
+
+    The responses that were being read then are void and come again, under the ids that they have; their first half has
+    others.
+    """
+    ended = {record.response_id for record in records[:cut] if isinstance(record.event, ResponseEnded)}
+    is_cut = {
+        record.event.message_id: record.response_id
+        for record in records[:cut]
+        if isinstance(record.event, MessageStarted) and record.response_id not in ended
+    }
+    cut_calls = [
+        record.event.call_id
+        for record in records[:cut]
+        if isinstance(record.event, CallStarted) and record.event.message_id in is_cut
+    ]
+    names = {name: f"{name}-void-{attempt}" for name in (*is_cut, *cut_calls)}
+    first = [msgspec.structs.replace(record, event=_renamed(record.event, names)) for record in records[:cut]]
+    resumed = [RunResumed(attempt, tuple(names[message_id] for message_id in is_cut))]
+    left = [CallDiscarded(names[call_id], "interrupted") for call_id in cut_calls if _is_left(records[:cut], call_id)]
+    between = [Record(records[0].run_id, 0, 0.0, event) for event in (*resumed, *left)]
+    again = [record for record, told in zip(records, first, strict=False) if record.event != told.event]
+    kept = [record for record, told in zip(records, first, strict=False) if record.event == told.event]
+    rest = [*again, *records[cut:]]
+    return Killed(_numbered([*first, *between, *rest]), _numbered([*kept, *rest]))
+
+
+def kill_last(scene: Scene, cut: int) -> tuple[Scene, Scene]:
+    """The scene if the process of its last run had died after so many records, and without what that made void."""
+    *before, last = scene.runs
+    killed = kill(last.records, cut)
+    both = [msgspec.structs.replace(last, records=records) for records in (killed.records, killed.valid)]
+    one, other = (msgspec.structs.replace(scene, runs=[*before, run]) for run in both)
+    return one, other
+
+
+def _is_left(records: Sequence[Record], call_id: str) -> bool:
+    final = (CallReturned, CallFailed, CallDiscarded, CallReleased)
+    return not any(isinstance(record.event, final) and record.event.call_id == call_id for record in records)
+
+
+def _renamed(event: RunEvent, names: Mapping[str, str]) -> RunEvent:
+    fields = ("message_id", "call_id", "within")
+    changed = {name: names[value] for name in fields if (value := getattr(event, name, None)) in names}
+    return msgspec.structs.replace(event, **changed)
+
+
+def _numbered(records: Sequence[Record]) -> list[Record]:
+    return [msgspec.structs.replace(record, seq=number) for number, record in enumerate(records, start=1)]
 
 
 # -- scenes that have a name -------------------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from callstream.agui import Conversation, Translator, encode_sse, merge
+from callstream.events import CallCompleted, Record
 from tests.agui.judge import Judge
-from tests.agui.scenes import SCENES, Scene, play
+from tests.agui.scenes import SCENES, Scene, kill_last, play
 
 
 @pytest.fixture(scope="module", params=SCENES)
@@ -96,6 +98,48 @@ def test_slow_reader_merged_sees_the_same(judge: Judge, scene: Scene) -> None:
         accepted(merged)
         assert merged["messages"] == verdict["messages"]
         assert merged["state"] == verdict["state"]
+
+
+# -- a run that another process went on with --
+
+CUT_SCENES = ("reasoning_then_text", "one_call", "parallel_calls", "parallel_agents", "client_tool", "progress")
+
+
+def shown(messages: list[dict[str, Any]]) -> Any:
+    """Messages without metadata, and without reasoning that was emptied because a client keeps the last that it has."""
+    kept = [each for each in messages if each["role"] != "reasoning" or each["content"]]
+    return json.loads(json.dumps(kept), object_hook=lambda each: {k: v for k, v in each.items() if k != "metadata"})
+
+
+@pytest.mark.parametrize("name", CUT_SCENES)
+def test_what_is_void_is_gone_from_the_official_client(judge: Judge, name: str) -> None:
+    """Whether it sees the run from its beginning or joins it, whatever record its process died after."""
+    scene = play(*SCENES[name])
+    count = len(scene.runs[-1].records)
+    for cut in range(1, count, 1 if count < 15 else 2):
+        killed, valid = kill_last(scene, cut)
+        *_, whole = judge(*valid.steps())
+        *_, live = judge(*killed.steps())
+        last, end = len(killed.runs) - 1, len(killed.runs[-1].records)
+        joined = [judge({"how": "connect", "body": joined_body(killed, last, seen)})[0] for seen in (cut, cut + 1, end)]
+        for verdict in (live, *joined):
+            # It notes in the console that what ends is not there, which is what keeps its handlers quiet.
+            verdict["warnings"] = [each for each in verdict["warnings"] if not re.search("_END: No .*-void-2", each)]
+            accepted(verdict)
+            assert shown(verdict["messages"]) == shown(whole["messages"]), cut
+            assert verdict["state"] == whole["state"]
+            assert verdict["ended"]["outcome"] == whole["ended"]["outcome"]
+            # A call that had been written whole is the only one whose handler can have been called.
+            began = {call_id for call_id in verdict["args"] if "-void-" in call_id}
+            assert began <= whole_calls(killed.runs[-1].records)
+            assert not any("-void-" in call_id for call_id in verdict["results"])
+        assert not any(
+            "-void-" in call_id for verdict in joined[1:] for call_id in (*verdict["args"], *verdict["made"])
+        )
+
+
+def whole_calls(records: list[Record]) -> set[str]:
+    return {record.event.call_id for record in records if isinstance(record.event, CallCompleted)}
 
 
 # -- the judge itself --

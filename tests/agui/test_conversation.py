@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from callstream.agui import Conversation, Translator, View, encode
+from callstream.agui import Conversation, Onlooker, Translator, View, encode
 from callstream.agui.events import ToolCallResult
 from callstream.errors import UsageError
 from callstream.events import (
@@ -23,8 +23,10 @@ from callstream.events import (
     MessageStarted,
     ReasoningAppended,
     Record,
+    ResponseEnded,
     RunEnded,
     RunEvent,
+    RunResumed,
     RunStarted,
     StateChanged,
     TextAppended,
@@ -431,3 +433,74 @@ def test_what_was_begun_before_reasoning_stays_before_it_for_a_client_that_joins
         client = fold(conversation.prelude())
         fold([event for record in run.records[seen:] for event in conversation.feed(record)], client)
         assert [message["role"] for message in client.messages] == ["user", "assistant", "reasoning"]
+
+
+# -- another process goes on with the run --
+
+
+def test_a_snapshot_keeps_messages_that_only_the_client_has() -> None:
+    """What an application put into its client by itself, and not what is void, though the client has some of that."""
+    run = records(
+        MessageReceived("user", "Hello", "u"),
+        MessageStarted("half"),
+        TextAppended("half", "Hal"),
+        RunResumed(2, ("half",)),
+    )
+    own = [
+        {"id": "welcome", "role": "assistant", "content": "Welcome!"},
+        {"id": "u", "role": "user", "content": "Hello"},
+        {"id": "note", "role": "system", "content": "A note."},
+        {"id": "half", "role": "assistant", "content": "Ha"},
+    ]
+    later = [*records(FINISHED)]
+    for conversation in (
+        Conversation.of(run),
+        Conversation.of([*run, *[Record("next", record.seq, 0.0, record.event) for record in later]]),
+    ):
+        told = as_json(conversation.snapshot(own))["messages"]
+        assert [message["id"] for message in told] == ["welcome", "u", "note"]
+        assert conversation.snapshot([own[1]]) == conversation.snapshot()
+
+
+def test_reasoning_that_is_void_is_emptied_where_there_is_no_other() -> None:
+    half = [MessageStarted("m"), ReasoningAppended("m", "Hm"), RunResumed(2, ("m",))]
+    conversation = Conversation.of(records(*half))
+    [emptied] = as_json(conversation.snapshot())["messages"]
+    assert (emptied["id"], emptied["content"]) == ("reasoning-m", "")
+    _, snapshot = conversation.prelude()
+    assert as_json(snapshot)["messages"] == [], "who joins has never had it"
+    assert messages(*half, ResponseEnded("stop")) == [], "later it is not named again"
+    assert [each["id"] for each in messages(ReasoningAppended("l", "Well."), MessageEnded("l"), *half)] == [
+        "reasoning-l"
+    ]
+
+
+def test_reasoning_that_a_client_kept_goes_when_other_is_whole() -> None:
+    half = [MessageStarted("m"), ReasoningAppended("m", "Hm")]
+    rest = [RunResumed(2, ("m",)), MessageStarted("n"), ReasoningAppended("n", "So."), MessageEnded("n"), FINISHED]
+    run = records(*half, *rest)
+    for seen in range(3, len(run)):
+        client = StrictClient()
+        client.messages = [{"id": "reasoning-m", "role": "reasoning", "content": "Hm"}]
+        conversation = Conversation.of(run[:seen])
+        fold(conversation.prelude(), client)
+        for record in run[seen:]:
+            fold(conversation.feed(record), client)
+        assert [(message["id"], message["content"]) for message in client.messages] == [("reasoning-n", "So.")], seen
+
+
+def test_an_onlooker_says_beforehand_for_which_records_it_may_want_a_snapshot() -> None:
+    run = records(
+        MessageReceived("user", "Hello", "u"),
+        MessageStarted("m"),
+        TextAppended("m", "Hal"),
+        RunResumed(2, ("m",)),
+        MessageStarted("n"),
+        TextAppended("n", "Hello."),
+        FINISHED,
+    )
+    onlooker = Onlooker()
+    for record in run:
+        may_want = onlooker.may_want_snapshot(record)
+        onlooker.feed(record)
+        assert may_want == (onlooker.snapshot_at is not None) == isinstance(record.event, MessageReceived | RunResumed)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from callstream.agui import Conversation, Translator, encode_sse, for_older_client
+from callstream.agui import Conversation, encode_sse, for_older_client
+from callstream.events import CallCompleted
 from tests import npm
 from tests.agui.judge import NodeProgram
-from tests.agui.scenes import SCENES, Scene, play
+from tests.agui.scenes import SCENES, Scene, events_of, kill_last, play
 
 pytestmark = pytest.mark.slow
 
@@ -54,9 +55,8 @@ def joined(scene: Scene, seen: int) -> str:
 
 def told(scene: Scene, seen: int) -> str:
     """What a client has read that saw the run's first records from its beginning."""
-    translator = Translator(scene.view)
-    events = [event for record in scene.runs[0].records[:seen] for event in translator.feed(record)]
-    return encode_sse(for_older_client(events)).decode()
+    groups = events_of(scene.runs[0].records[:seen], scene.view)
+    return encode_sse(for_older_client(event for events in groups for event in events)).decode()
 
 
 @pytest.mark.parametrize("client", ["tanstack", "ag-ui"])
@@ -66,7 +66,9 @@ def test_join_after_every_record_by_other_clients(others: NodeProgram, name: str
     count = len(scene.runs[0].records)
 
     def fold(*bodies: str) -> Any:
-        return others.ask({"client": client, "bodies": bodies})
+        state = others.ask({"client": client, "bodies": bodies})
+        del state["handled"]
+        return state
 
     whole = fold(told(scene, count))
     for seen in range(1, count + 1):
@@ -74,3 +76,30 @@ def test_join_after_every_record_by_other_clients(others: NodeProgram, name: str
         if seen % 2 == 0:  # the connection breaks, and the same client comes back
             kept = fold(told(scene, seen), joined(scene, min(seen + 5, count)))
             assert kept == whole, seen
+
+
+@pytest.mark.parametrize("client", ["tanstack", "ag-ui"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_void_is_gone_from_other_clients(others: NodeProgram, name: str, client: str) -> None:
+    """Whatever record the run's process died after: for one that watched, one that joins, and one that comes back."""
+    scene = play(*SCENES[name])
+
+    def fold(*bodies: str) -> Any:
+        state = others.ask({"client": client, "bodies": bodies})
+        assert {call_id for call_id in state.pop("handled") if "-void-" in call_id} <= whole_calls
+        return state
+
+    for cut in range(1, len(scene.runs[0].records)):
+        killed, valid = kill_last(scene, cut)
+        events = [record.event for record in killed.runs[0].records]
+        whole_calls = {event.call_id for event in events if isinstance(event, CallCompleted)}
+        count = len(events)
+        whole = fold(told(valid, count))
+        assert fold(told(killed, count)) == whole, cut
+        assert fold(joined(killed, cut)) == whole, cut
+        assert fold(joined(killed, cut + 1)) == whole, cut
+        kept = fold(told(killed, cut), joined(killed, min(cut + 5, count)))
+        if client == "ag-ui":  # it keeps reasoning until it is sent other
+            assert {**kept, "reasoning": ""} == {**whole, "reasoning": ""}, cut
+        else:
+            assert kept == whole, cut

@@ -28,8 +28,10 @@ from tests.agui.scenes import (
     State,
     Stop,
     Together,
+    kill_last,
     play,
 )
+from tests.agui.scenes import events_of as scene_events
 from tests.agui.test_client import accepted, joined_body
 from tests.examples import examples
 
@@ -126,8 +128,8 @@ scenes = st.builds(play, st.lists(plays, min_size=1, max_size=3), views) | st.bu
 
 
 def events_of(scene: Scene, number: int) -> list[AguiEvent]:
-    translator = Translator(scene.view)
-    return [event for record in scene.runs[number].records for event in translator.feed(record)]
+    groups = scene_events(scene.runs[number].records, scene.view, scene.earlier(number))
+    return [event for events in groups for event in events]
 
 
 def watched(scene: Scene, runs: int | None = None) -> StrictClient:
@@ -243,6 +245,48 @@ def test_a_stream_that_has_to_end_says_so(scene: Scene) -> None:
         assert client.ended is not None
         assert client.ended == ended or client.ended["code"] == "incomplete"
         assert translator.end() == []
+
+
+# -- runs that went on in another process ------------------------------------------------------------------------------
+
+
+def shown(messages: list[dict[str, Any]]) -> Any:
+    """Messages without metadata, and without reasoning that was emptied because a client keeps the last that it has."""
+    return without_metadata([each for each in messages if each["role"] != "reasoning" or each["content"]])
+
+
+def same(client: StrictClient, other: StrictClient) -> bool:
+    assert shown(client.messages) == shown(other.messages)
+    assert client.state == other.state
+    assert without_metadata(client.ended) == without_metadata(other.ended)
+    return True
+
+
+@given(scenes, st.data())
+def test_a_run_that_went_on_elsewhere_ends_as_if_nothing_had_been_void(scene: Scene, data: st.DataObject) -> None:
+    [*_, run] = scene.runs
+    killed, valid = kill_last(scene, data.draw(st.integers(1, len(run.records) - 1), "records before the kill"))
+    whole = watched(valid)
+    assert same(watched(killed), whole)
+
+    earlier, records = scene.earlier(len(scene.runs) - 1), killed.runs[-1].records
+    seen = data.draw(st.integers(len(run.sent) + 1, len(records)), "records that were missed")
+    conversation = Conversation.of([*earlier, *records[:seen]], scene.view)
+    prelude = conversation.prelude()
+    rest = [event for record in records[seen:] for event in conversation.feed(record)]
+    assert same(fold(rest, fold(prelude)), whole)
+    assert without_metadata(messages_of(conversation)) == without_metadata(whole.messages)
+
+    # The same for a client that kept what it had when its connection broke, but for reasoning that it does not drop.
+    broken_at = data.draw(st.integers(0, seen), "records that it had")
+    kept = brings(watched(scene, len(scene.runs) - 1), run.sent)
+    for events in list(scene_events(records, scene.view, earlier))[:broken_at]:
+        fold(events, kept)
+    kept.open.clear()
+    kept.is_running = False
+    fold(rest, fold(prelude, kept))
+    kept.messages = [each for each in kept.messages if each["role"] != "reasoning" or "-void-" not in each["id"]]
+    assert same(kept, whole)
 
 
 # -- the same before the official client, for fewer of them ------------------------------------------------------------

@@ -29,6 +29,7 @@ from callstream.events import (
     Record,
     ResponseEnded,
     RunEvent,
+    RunResumed,
     TextAppended,
 )
 from tests.agui.model import as_json
@@ -280,3 +281,65 @@ def test_the_agent_of_a_call_of_an_earlier_run_is_named_by_who_speaks() -> None:
     }
     assert finished == {"type": "SUBAGENT_FINISHED", "subagentRunId": "agent-c"}
     assert result["type"] == "TOOL_CALL_RESULT"
+
+
+# -- another process goes on with the run --
+
+HALF: list[RunEvent] = [
+    MessageStarted("m"),
+    TextAppended("m", "Half a t"),
+    CallStarted("c", "write", message_id="m"),
+    ArgsAppended("c", '{"a":"hal'),
+    RunResumed(2, ("m",)),
+    CallDiscarded("c", "interrupted"),
+]
+
+
+def test_what_is_void_ends_after_a_snapshot_and_without_a_result() -> None:
+    translator = Translator()
+    told = {}
+    for record in records(*HALF):
+        told[record.seq] = ([as_json(event)["type"] for event in translator.feed(record)], translator.snapshot_at)
+    assert told[6] == (["TOOL_CALL_END"], 0)
+    assert told[7] == ([], None)
+    assert [at for _, at in told.values()].count(0) == 1
+
+
+def test_a_process_that_goes_on_between_responses_takes_nothing_back() -> None:
+    whole = [MessageStarted("m"), TextAppended("m", "Whole."), MessageEnded("m")]
+    for void in ([], [MessageStarted("n"), RunResumed(2, ("n",))]):
+        translator = Translator()
+        for record in records(*whole, *void, RunResumed(3)):
+            events = translator.feed(record)
+            assert translator.snapshot_at is None
+        assert events == []
+
+
+def test_the_agent_of_a_tool_that_is_void_is_at_work_no_more() -> None:
+    nested = [
+        CallCompleted("c", "{}"),
+        CallRunningEarly("c"),
+        MessageStarted("inner", within="c"),
+        TextAppended("inner", "In"),
+    ]
+    told = kinds(*HALF[:3], *nested, *HALF[4:], FINISHED)
+    assert told[-4:] == ["TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END", "SUBAGENT_FINISHED", "RUN_FINISHED"]
+
+
+def places(*events: RunEvent) -> dict[int, int | None]:
+    """Where snapshots belong, by record."""
+    translator, found = Translator(), {}
+    for record in records(*events):
+        assert len(translator.feed(record)) >= (translator.snapshot_at or 0)
+        found[record.seq] = translator.snapshot_at
+    return {seq: place for seq, place in found.items() if place is not None}
+
+
+def test_reasoning_that_is_void_goes_with_the_snapshot_that_has_other() -> None:
+    half: list[RunEvent] = [MessageStarted("m"), ReasoningAppended("m", "Hm"), RunResumed(2, ("m",))]
+    again: list[RunEvent] = [MessageStarted("n"), ReasoningAppended("n", "So."), TextAppended("n", "Yes.")]
+    assert places(*half, *again, MessageEnded("n"), FINISHED) == {4: 0, 8: 1}
+    assert places(*half, *again, FINISHED) == {4: 0, 8: 1}, "before the end of the run"
+    assert places(*half, TextAppended("n", "Yes."), MessageEnded("n"), FINISHED) == {4: 0}
+    before: list[RunEvent] = [ReasoningAppended("l", "Well."), MessageEnded("l")]
+    assert places(*before, *half, *again, MessageEnded("n"), FINISHED) == {6: 0}

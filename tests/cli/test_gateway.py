@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,43 @@ def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Pat
             assert run["run_id"] == answer.headers["callstream-run"]
             assert "secret" not in (tmp_path / "callstream.db").read_bytes().decode("latin-1")
         assert any(f"base URL for anthropic: {server.url}/anthropic" in line for line in server.lines)
+
+
+@pytest.mark.slow
+def test_after_a_gateway_was_killed_the_same_request_gets_a_new_answer(tmp_path: Path) -> None:
+    script = [Text("The moon pulls at the sea. " * 20, size=9), Finish()]
+    with ScriptedProvider("anthropic", [script, script], deltas_per_second=10) as provider:
+        arguments = ("gateway", "--port", "0", "--linger", "60", "--upstream", f"anthropic={provider.origin}/v1")
+        body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+        with serving(*arguments, cwd=tmp_path) as server:
+            with httpx.stream("POST", f"{server.url}/anthropic/v1/messages", json=body) as answer:
+                next(answer.iter_raw())
+            time.sleep(1)  # it sees that its client has left
+            server.process.kill()
+            server.process.wait()
+        with serving(*arguments, cwd=tmp_path) as server:
+            again = httpx.post(f"{server.url}/anthropic/v1/messages", json=body, timeout=120)
+            assert b"message_stop" in again.content
+            assert len(provider.requests) == 2
+            runs = httpx.get(f"{server.url}/api/runs").json()["runs"]
+        assert [(run["outcome"], run["thread_id"].startswith("callstream kept")) for run in runs] == [
+            ("finished", False),
+            ("failed", False),
+        ]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_key_is_logged(tmp_path: Path, log_format: str) -> None:
+    with ScriptedProvider("gemini", [Text("Hello."), Finish()]) as provider:
+        arguments = ("--upstream", f"gemini={provider.origin}", "--verbose", "--log-format", log_format)
+        with serving("gateway", "--port", "0", *arguments, cwd=tmp_path) as server:
+            url = f"{server.url}/gemini/v1beta/models/g:generateContent?key=xyzzy"
+            answer = httpx.post(url, json={"contents": []}, headers={"authorization": "Bearer plugh"})
+            assert answer.status_code == 200
+    logged = "\n".join(server.lines)
+    assert "generateContent" in logged
+    assert "xyzzy" not in logged
+    assert "plugh" not in logged
 
 
 def test_guards_are_rules_in_a_file_and_functions(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from callstream.events import (
     CallProgressed,
     CallReturned,
     CallStarted,
+    InputKept,
     MessageStarted,
     ReasoningAppended,
     RunEnded,
+    RunResumed,
     RunStarted,
     TextAppended,
 )
@@ -228,3 +230,29 @@ def test_json_of_half_a_surrogate_pair_is_an_escape(run: Run, tmp_path: Path) ->
         assert done.code == 0, done.err
         assert "\\ud83c" in done.out
         assert documents(done.out)
+
+
+def test_a_call_that_is_void_is_marked(run: Run, tmp_path: Path) -> None:
+    """Two processes worked on its run; the second asked the model again."""
+    url = f"sqlite:///{tmp_path}/killed.db"
+    kept = InputKept("app", "input")
+    half = [CallStarted("half", "write", message_id="m"), ArgsAppended("half", "{")]
+    again = [CallStarted("whole", "write", message_id="n"), CallCompleted("whole", "{}"), CallReturned("whole", 1)]
+    rest = [RunResumed(2, ("m",)), CallDiscarded("half", "interrupted"), MessageStarted("n"), *again]
+
+    async def fill() -> None:
+        async with open_journal(url, housekeeping=None) as journal:
+            await journal.append("r", [RunStarted("t"), kept, MessageStarted("m"), *half])
+        async with open_journal(url, housekeeping=None) as journal:
+            assert await journal.adopt({"app"}) == ["r"]
+            await journal.append("r", [*rest, RunEnded("finished")])
+
+    asyncio.run(fill())
+    shown = run("show", "half", "--journal", url)
+    assert "attempt    1 of 2; void: the response was cut, and the model was asked again\n" in shown.out
+    assert "attempt    2 of 2\n" in run("show", "whole", "--journal", url).out
+    assert "finished, attempt 2" in run("runs", "--journal", url).out
+    [row] = documents(run("runs", "--journal", url, "--json").out)
+    assert row["attempt"] == 2
+    watched = run("watch", "r", "--journal", url).out
+    assert "--- attempt 2: another process goes on; void: the response that was cut with write\n" in watched

@@ -8,20 +8,22 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from callstream.cli.livepane import LivePane
-from callstream.cli.scene import Scene, answer_text, bar_of
+from callstream.cli.livepane import LivePane, Scene, answer_text, bar_of
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
+    CallDiscarded,
     CallExecuting,
     CallProgressed,
     CallReleased,
     CallReturned,
     CallStarted,
+    MessageEnded,
     MessageReceived,
     MessageStarted,
     Record,
     RunEnded,
+    RunResumed,
     RunStarted,
     TextAppended,
 )
@@ -186,3 +188,34 @@ def test_what_the_agent_of_a_tool_does_is_indented() -> None:
         RunStarted("t"), CallStarted("c1", "helper"), MessageStarted("m", within="c1"), TextAppended("m", "In.")
     )
     assert "\n    In." in Drawing().show(*told)
+
+
+def test_what_is_void_is_marked_and_the_rest_is_drawn() -> None:
+    drawing = Drawing()
+    told = records(
+        RunStarted("t"),
+        MessageReceived("user", "Go", "u"),
+        MessageStarted("m"),
+        TextAppended("m", "Half an answer"),
+        CallStarted("c", "write", message_id="m"),
+        ArgsAppended("c", '{"title": "Ti'),
+        RunResumed(2, ("m",)),
+        CallDiscarded("c", "interrupted"),
+        MessageStarted("n"),
+        TextAppended("n", "The whole answer"),
+        MessageEnded("n"),
+        RunResumed(3),
+        RunEnded("finished"),
+    )
+    drawn = drawing.show(*told)
+    for once in (
+        "> Go",
+        "Half an answer",
+        "Ti",
+        "The whole answer",
+        "attempt 2: another process goes on",
+        "attempt 3: ",
+    ):
+        assert drawn.count(once) == 1, once
+    assert "void: the response that was cut with write" in drawn
+    assert drawn.index("Half an answer") < drawn.index("attempt 2") < drawn.index("The whole answer")

@@ -1,15 +1,21 @@
-"""A gateway on a real port before a scripted provider."""
+"""A gateway on a real port before a scripted provider; connections that break; SDKs for Node."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
 
 from callstream import Callstream
 from callstream.gateway import GatewaySettings, create_gateway
 from callstream.testing import ScriptedProvider
+from tests.npm import install
 from tests.server.serving import Server, serving
 
 NAMES = {"anthropic": "anthropic", "openai_chat": "openai", "openai_responses": "openai", "gemini": "gemini"}
@@ -39,16 +45,151 @@ class Gate:
 @asynccontextmanager
 async def gate(
     wire: str,
-    scripts: Sequence[Any],
+    scripts: Any,
     *,
     key: str | None = None,
     settings: GatewaySettings | None = None,
     guards: Sequence[Any] = (),
+    journal: str = "memory:",
+    upstream: str | None = None,
+    shutdown_seconds: float = 0.0,
     **options: Any,
 ) -> AsyncIterator[Gate]:
-    callstream = Callstream("memory:", guards=guards)
-    async with ScriptedProvider(wire, list(scripts), **options) as provider:
+    callstream = Callstream(journal, guards=guards)
+    settings = msgspec.structs.replace(settings or GatewaySettings(), shutdown_seconds=shutdown_seconds)
+    script = scripts if callable(scripts) else list(scripts)
+    async with ScriptedProvider(wire, script, **options) as provider:
         base = provider.origin if NAMES[wire] == "gemini" else f"{provider.origin}/v1"
-        app = create_gateway(callstream, upstreams={NAMES[wire]: base}, key=key, settings=settings)
+        app = create_gateway(callstream, upstreams={NAMES[wire]: upstream or base}, key=key, settings=settings)
         async with serving(app) as server:
             yield Gate(callstream, server, provider)
+
+
+async def until_unread(gateway: Gate) -> None:
+    """Waits until the gateway has seen its clients leave."""
+    answers = gateway.server.app.state.gateway._answers
+    async with asyncio.timeout(20):
+        while any(answer.readers for answer in answers._answers.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+class Cutter:
+    """Stands before a server and breaks connections: the next after so many events of its answer.
+
+    ``next_cut``: None lets a connection be. ``connections``: how many there were.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._server: asyncio.Server | None = None
+        self._passing: set[asyncio.Task[None]] = set()
+        self.next_cut: int | None = None
+        self.cuts = 0
+
+    @property
+    def origin(self) -> str:
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in [*self._passing]:
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
+        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        asking = asyncio.create_task(_pass(reader, back))
+        try:
+            await self._answer(there, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            asking.cancel()
+            back.transport.abort()
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen, is_body = b"", False
+        while data := await reader.read(65536):
+            if self.next_cut is None:
+                writer.write(data)
+                await writer.drain()
+                continue
+            seen += data
+            if not is_body and b"\r\n\r\n" in seen:
+                head, _, seen = seen.partition(b"\r\n\r\n")
+                is_body = b"text/event-stream" in head
+                if self.next_cut:
+                    writer.write(head + b"\r\n\r\n")
+                if not is_body:
+                    writer.write(seen)
+                    seen = b""
+                    continue
+            while is_body and self.next_cut is not None:
+                end = _ENDS.search(seen)
+                if end is None and self.next_cut:
+                    break
+                if not self.next_cut:
+                    self.next_cut = None
+                    self.cuts += 1
+                    await writer.drain()
+                    writer.transport.abort()
+                    return
+                assert end is not None
+                writer.write(seen[: end.end()])
+                seen = seen[end.end() :]
+                self.next_cut -= 1
+            if is_body and self.next_cut is None:
+                writer.write(seen)
+                seen = b""
+
+
+_ENDS = re.compile(rb"\r?\n\r?\n(?:\r\n)?")
+"""Of an event, and of the chunk that it may come in."""
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+class Node:
+    """The official SDKs for Node, in a process of their own."""
+
+    FOLDER = Path(__file__).parent / "node"
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(install, self.FOLDER)
+        self._process = await asyncio.create_subprocess_exec(
+            *("node", "client.js"),
+            cwd=self.FOLDER,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=64 * 1024 * 1024,
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._process.kill()
+        await self._process.wait()
+
+    async def ask(self, wire: str, base_url: str, **options: Any) -> Any:
+        """``events``: what the SDK gave, the last one of ours with the calls; ``error``: what it raised."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        asked = {"wire": wire, "baseURL": base_url, **options}
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        return json.loads(await asyncio.wait_for(self._process.stdout.readline(), 120))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import anthropic
 import httpx
 import pytest
 
 from callstream.gateway import GatewaySettings
-from callstream.testing import Cut, Finish, Text, Thought, ToolCall
-from tests.gateway.gates import NAMES, Gate, gate
+from callstream.testing import Cut, Delay, Finish, Text, Thought, ToolCall
+from tests.gateway.gates import NAMES, Gate, gate, until_unread
 from tests.sdks import SDKS
 
 WIRES = tuple(NAMES)
@@ -34,14 +33,6 @@ async def read(gateway: Gate, *, leave_after: int | None = None, **headers: str)
             if leave_after is not None and len(content) >= leave_after:
                 return content
     return content
-
-
-async def until_unread(gateway: Gate) -> None:
-    """Waits until the gateway has seen its clients leave."""
-    answers = gateway.server.app.state.gateway._answers
-    async with asyncio.timeout(20):
-        while any(answer.readers for answer in answers._answers.values()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -76,6 +67,21 @@ async def test_an_answer_that_was_delivered_is_not_given_again() -> None:
         assert len(gateway.provider.requests) == 2
 
 
+async def test_a_client_that_leaves_at_the_last_event_has_got_its_answer() -> None:
+    """Some SDKs close the connection there. The same question asked again is a new one."""
+    async with gate("openai_chat", [[*SCRIPT[:-1], Finish()], SCRIPT], settings=LINGERS) as gateway:
+        url, body = SDKS["openai_chat"].raw(gateway.base_url)
+        content = b""
+        async with httpx.AsyncClient(timeout=20) as client, client.stream("POST", url, json=body) as answer:
+            async for data in answer.aiter_raw():
+                content += data
+                if b"[DONE]" in content:
+                    break
+        await until_unread(gateway)
+        await read(gateway)
+        assert len(gateway.provider.requests) == 2
+
+
 async def test_another_credential_gets_nothing_of_it() -> None:
     async with gate("anthropic", [SCRIPT, SCRIPT], settings=LINGERS, deltas_per_second=40) as gateway:
         await read(gateway, leave_after=10, authorization="Bearer one")
@@ -97,6 +103,25 @@ async def test_without_lingering_the_upstream_is_closed_when_the_client_leaves()
         assert len(gateway.provider.requests) == 2
 
 
+@pytest.mark.parametrize("linger", [0.0, 30.0])
+async def test_a_client_may_leave_before_the_answer_begins(linger: float) -> None:
+    settings = GatewaySettings(linger=linger)
+    async with gate("anthropic", [[Delay(1.0), *SCRIPT], SCRIPT], settings=settings) as gateway:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await read(gateway)
+        await until_unread(gateway)
+        [asked] = gateway.provider.requests
+        if linger:
+            assert b"message_stop" in await read(gateway)
+            assert len(gateway.provider.requests) == 1
+        else:
+            async with asyncio.timeout(20):
+                while asked.fate == "open":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert (asked.fate, asked.sent) == ("left", 0)
+
+
 async def test_an_answer_that_broke_off_is_asked_for_anew() -> None:
     async with gate("anthropic", [[Text("Half"), Cut()], SCRIPT], settings=LINGERS) as gateway:
         with pytest.raises(httpx.RemoteProtocolError):
@@ -104,24 +129,32 @@ async def test_an_answer_that_broke_off_is_asked_for_anew() -> None:
         assert b"message_stop" in await read(gateway)
 
 
-@pytest.mark.parametrize("wire", ["anthropic", "openai_responses"])
+@pytest.mark.parametrize("wire", WIRES)
 async def test_a_client_that_comes_back_without_a_stream_gets_the_answer_whole(wire: str) -> None:
     """As Claude Code does after its connection broke."""
-    script = [Thought("Hm.", signature="c2ln"), *SCRIPT]
+    sdk = SDKS[wire]
+    script = [Thought("Hm.", signature="c2ln"), *SCRIPT] if wire != "openai_chat" else SCRIPT
     async with gate(wire, [script], settings=LINGERS, deltas_per_second=60) as gateway:
         await read(gateway, leave_after=40)
         await until_unread(gateway)
-        url, body = SDKS[wire].raw(gateway.base_url)
+        url, body = sdk.raw(gateway.base_url)
+        url, body = url.replace(":streamGenerateContent?alt=sse", ":generateContent"), {**body, "stream": False}
+        if wire == "gemini":
+            del body["stream"]
         async with httpx.AsyncClient(timeout=20) as client:
-            answer = await client.post(url, json={**body, "stream": False})
-        assert answer.status_code == 200
-        assert LONG in json.dumps(answer.json())
+            answer = (await client.post(url, json=body)).raise_for_status()
         assert len(gateway.provider.requests) == 1
         if wire == "anthropic":
             message = anthropic.types.Message.model_validate(answer.json())
             assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
             assert message.content[2].input == {"title": "Tides", "content": LONG}
             assert message.stop_reason == "tool_use"
+    async with gate(wire, [script]) as direct:
+        url = url.replace(gateway.base_url, direct.provider.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            whole = (await client.post(url, json=body)).raise_for_status()
+    told, expected = [await asyncio.to_thread(sdk.read, each.content, stream=False) for each in (answer, whole)]
+    assert told.told == expected.told
 
 
 async def test_a_client_that_knows_the_gateway_attaches_by_id_and_offset() -> None:

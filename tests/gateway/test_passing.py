@@ -7,11 +7,15 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from callstream.errors import UsageError
+from callstream.gateway import GatewaySettings
 from callstream.gateway.upstreams import Upstreams
+from callstream.runtime.telemetry import Telemetry
 from callstream.testing import Cut, Finish, HttpError, Text, ToolCall, Truncated
-from tests.gateway.gates import NAMES, gate
+from tests.gateway.gates import NAMES, gate, until_unread
 from tests.sdks import SDKS
 
 WIRES = tuple(NAMES)
@@ -149,6 +153,44 @@ async def test_a_key_is_asked_for_by_a_header_of_its_own() -> None:
         assert (await posted(url, body))[0] == 401
         assert (await posted(url, body, **{"callstream-key": "wrong"}))[0] == 401
         assert (await posted(url, body, **{"callstream-key": "open sesame"}))[0] == 200
-        assert (await gateway.server.client.get("/api/runs")).status_code == 401
         [asked] = gateway.provider.requests
         assert "callstream-key" not in asked.headers
+
+
+async def test_who_has_the_key_sees_all_runs() -> None:
+    async with gate("anthropic", [SCRIPT, SCRIPT], key="open sesame") as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        for credential in ("one", "two"):
+            await posted(url, body, **{"callstream-key": "open sesame", "x-api-key": credential})
+        api = gateway.server.client
+        for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer one"}):
+            assert (await api.get("/api/runs", headers=wrong)).status_code == 401
+        for right in ({"callstream-key": "open sesame"}, {"authorization": "Bearer open sesame"}):
+            assert len((await api.get("/api/runs", headers=right)).json()["runs"]) == 2
+
+
+async def test_answers_and_clients_that_came_back_are_measured() -> None:
+    reader = InMemoryMetricReader()
+    script = [Text("The moon pulls at the sea. " * 9, size=9), Finish()]
+    settings = GatewaySettings(linger=30.0)
+    async with gate("anthropic", [script], settings=settings, deltas_per_second=40) as gateway:
+        gateway.callstream.observe(Telemetry(meter_provider=MeterProvider([reader])))
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            async with client.stream("POST", url, json=body) as answer:
+                await anext(answer.aiter_raw())
+            await until_unread(gateway)
+            assert (await client.post(url, json=body)).status_code == 200
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = {m.name: m.data.data_points for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}
+    [first_byte] = metrics["callstream.gateway.time_to_first_byte"]
+    assert (first_byte.count, dict(first_byte.attributes)) == (
+        1,
+        {"callstream.upstream": "anthropic", "http.response.status_code": 200},
+    )
+    assert [point.value for point in metrics["callstream.gateway.attached"]] == [1]
+    assert {point.attributes["gen_ai.token.type"] for point in metrics["callstream.model.tokens"]} == {
+        "input",
+        "output",
+    }

@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from callstream.errors import CallstreamError
-from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted
+from callstream.events import ArgsAppended, CallCompleted, CallStarted, InputKept, RunEnded, RunStarted
 from callstream.journal import open_journal
 
 
@@ -56,6 +56,14 @@ async def go_on(url: str, run_id: str) -> None:
     await journal.aclose()
 
 
+async def keep(url: str, run_id: str) -> None:
+    """Opens a run that can go on, says so, and waits to be killed."""
+    journal = open_journal(url, housekeeping=None, lease_ttl=3600)
+    await journal.append(run_id, [RunStarted("thread"), InputKept("app", "input")])
+    print("holding", flush=True)
+    await asyncio.sleep(60)
+
+
 if __name__ == "__main__":
-    commands = {"write": write, "follow": follow, "hold": hold, "go_on": go_on}
+    commands = {"write": write, "follow": follow, "hold": hold, "go_on": go_on, "keep": keep}
     asyncio.run(commands[sys.argv[1]](*sys.argv[2:]))

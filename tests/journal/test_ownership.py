@@ -23,11 +23,18 @@ from callstream.events import (
     CallProgressed,
     CallReturned,
     CallStarted,
+    InputKept,
+    OutputKept,
+    RequestKept,
+    ResponseKept,
     RunEnded,
     RunEvent,
+    RunResumed,
     RunStarted,
+    SessionKept,
+    TextAppended,
 )
-from callstream.journal import Journal
+from callstream.journal import Housekeeping, Journal
 
 from .conftest import Place
 from .runs import (
@@ -267,3 +274,77 @@ async def test_ask_to_stop_reaches_the_process_that_owns_the_run(place: Place) -
     assert not await stranger.ask_to_stop("r1", "too late")
     assert not await stranger.ask_to_stop("nobody's", "no such run")
     assert (await owner.runs(run_id="r1"))[0].outcome == "cancelled"
+
+
+KEPT = InputKept("app", "input", attempts=3)
+
+
+async def test_a_run_that_can_go_on_is_taken_over_by_one(place: Place, eventually: Callable[..., Any]) -> None:
+    zombie = place.zombie()
+    await zombie.append("r", [START, KEPT, CallStarted("c", "t"), ArgsAppended("c", "{")])
+    takers = [place.journal(), place.journal()]
+    taken: list[list[str]] = []
+
+    async def adopted() -> bool:
+        taken.extend(await asyncio.gather(*(taker.adopt({"app"}) for taker in takers)))
+        return any(taken)
+
+    await eventually(adopted)
+    assert sorted(taken[-2:]) == [[], ["r"]]
+    taker, other = takers if taken[-2] else takers[::-1]
+    assert await taker.append("r", [RunResumed(2), CallDiscarded("c", "interrupted")], after=4) == 6
+    for former in (zombie, other):
+        with pytest.raises(LeaseLost, match="'r' was taken over"):
+            await former.append("r", [TextAppended("m", "x")])
+    assert await other.adopt({"app"}) == []
+    await taker.append("r", [RunEnded("finished")])
+
+
+async def test_a_run_waits_for_a_process_of_its_app(place: Place, eventually: Callable[..., Any]) -> None:
+    first = place.journal()
+    await first.append("r", [START, KEPT])
+    await first.append("other", [RunStarted("t2")])
+    await first.aclose()
+    judge = place.journal()
+    assert await judge.adopt({"another app"}) == []
+    assert await judge.sweep() == ["other"]
+    assert await place.journal().adopt({"app"}) == ["r"]
+
+
+async def test_a_run_that_was_tried_often_enough_is_ended(place: Place) -> None:
+    for attempt in (1, 2, 3):
+        journal = place.journal()
+        if attempt == 1:
+            await journal.append("r", [START, KEPT])
+        else:
+            assert await journal.adopt({"app"}) == ["r"]
+            await journal.append("r", [RunResumed(attempt)])
+        assert (await journal.runs(run_id="r"))[0].attempt == attempt
+        await journal.aclose()
+    judge = place.journal()
+    assert await judge.adopt({"app"}) == []
+    assert await judge.sweep() == ["r"]
+    assert (await records(judge))[-1].event == RunEnded("failed", "interrupted")
+    assert (await judge.runs(run_id="r"))[0].attempt == 3
+
+
+async def test_a_run_that_no_process_goes_on_with_is_ended(place: Place, eventually: Callable[..., Any]) -> None:
+    journal = place.journal()
+    await journal.append("r", [START, KEPT])
+    await journal.aclose()
+    hasty = place.journal(housekeeping=Housekeeping(go_on_within=0.0, sweep_every=3600.0, compact_after=None))
+
+    async def swept() -> bool:
+        await hasty.sweep()
+        return (await hasty.runs(run_id="r"))[0].outcome == "failed"
+
+    await eventually(swept)
+
+
+async def test_what_was_kept_goes_with_compaction(place: Place) -> None:
+    journal = place.journal()
+    kept = [KEPT, SessionKept("s"), RequestKept("q"), ResponseKept("q", 200, {}, "b"), OutputKept("n", 0, "o")]
+    await journal.append("r", [START, *kept, TextAppended("m", "x"), RunEnded("finished")])
+    assert [record.event for record in await records(journal)][1:6] == kept
+    assert await journal.compact("r") == len(kept)
+    assert [type(record.event) for record in await records(journal)] == [RunStarted, TextAppended, RunEnded]

@@ -134,3 +134,29 @@ async def test_zombie_fenced_after_a_pause(place: Place, eventually: Callable[..
 
 async def collect(records: AsyncIterator[Any]) -> list[Any]:
     return [record async for record in records]
+
+
+async def test_a_process_that_is_gone_is_not_waited_for(place: Place) -> None:
+    journal = place.journal()
+    async with child("keep", place.url, "r") as owner:
+        assert await said(owner) == "holding"
+        assert await journal.adopt({"app"}) == []
+        owner.send_signal(signal.SIGKILL)
+        await owner.wait()
+        assert await journal.adopt({"app"}) == ["r"]  # its lease has an hour to go
+
+
+async def test_a_process_that_works_keeps_its_run_though_its_lease_has_run_out(place: Place) -> None:
+    if place.backend != "sqlite":
+        pytest.skip("PostgreSQL has one clock for all")
+    journal = place.journal()
+    async with child("keep", place.url, "r") as owner:
+        assert await said(owner) == "holding"
+        await journal.open()
+        import sqlite3
+
+        with sqlite3.connect(place.url.removeprefix("sqlite:///")) as file:
+            file.execute("UPDATE lease SET expires_at = 0 WHERE name LIKE 'writer:%'")  # as if the clock had been set
+        assert await journal.adopt({"app"}) == []
+        owner.send_signal(signal.SIGSTOP)
+        assert await journal.adopt({"app"}) == ["r"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from callstream.events import (
     CallReleased,
     CallReturned,
     CallStarted,
+    MessageEnded,
     MessageReceived,
+    MessageStarted,
     Question,
+    RunResumed,
     StateChanged,
+    TextAppended,
 )
 from tests.page.inspector import Inspector
 from tests.page.stage import BIG_INTEGER, DOCUMENT, VERSE, Stage
@@ -413,3 +418,32 @@ def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) ->
     expect(said.locator(".card-panel .string")).to_have_text("pass")
     expect(page.locator(".saying.input")).to_contain_text("image/png")
     expect(page.locator(".note", has_text="state changed")).to_have_count(1)
+
+
+def test_what_is_void_is_struck_through(inspector: Inspector, stage: Stage, page: Page) -> None:
+    """A process died in the middle of a response, and another one went on with the run."""
+
+    async def write(cs: Callstream) -> None:
+        async with cs.run("killed") as run:
+            await run.record([MessageReceived("user", "go on"), MessageStarted("m"), TextAppended("m", "Half a wo")])
+            await run.record([CallStarted("half", "half_call", message_id="m"), ArgsAppended("half", '{"a": "b')])
+            await run.record([MessageStarted("inner", within="half"), TextAppended("inner", "Inside")])
+            await run.record([RunResumed(2, ("m",)), CallDiscarded("half", "interrupted")])
+            await run.record([MessageStarted("n"), TextAppended("n", "All words."), MessageEnded("n"), RunResumed(3)])
+
+    stage.call(write)
+    page.reload()
+    page.get_by_role("link", name="go on").click()
+    card = inspector.expect_state("half_call", "discarded")
+    expect(card).to_have_class(re.compile("is-void"))
+    expect(page.locator(".item > .is-void")).to_have_count(3)
+    expect(page.locator(".is-void .void-mark")).to_have_count(3)
+    for void in ("Half a wo", "Inside"):
+        expect(page.locator(".is-void", has_text=void)).to_have_css("text-decoration-line", "line-through")
+    expect(page.locator(".saying.text", has_text="All words.")).not_to_have_class(re.compile("is-void"))
+    first, second = page.locator(".note.resumed").all()
+    expect(first).to_have_text(
+        "attempt 2: another process goes on with the run; the response that was cut is void, the model is asked again"
+    )
+    expect(second).to_have_text("attempt 3: another process goes on with the run")
+    expect(page.locator(".run-facts")).to_contain_text("attempt 3")

@@ -78,6 +78,20 @@ WRITE = ToolCall("write", {"title": "x"}, call_id="c1")
 
 @pytest.mark.slow
 @pytest.mark.subprocess
+def test_a_stream_that_is_left_open_ends_with_the_program_in_silence(tmp_path: Path) -> None:
+    """The SDK closes it while Python shuts down."""
+    program = """
+    import openai
+    asked = openai.OpenAI(base_url=base_url, api_key="none", http_client=cs.sync_http_client(), max_retries=0)
+    stream = asked.chat.completions.create(model="m", messages=[{"role": "user", "content": "go"}], stream=True)
+    next(iter(stream))
+    """
+    with ScriptedProvider("openai_chat", [Text("one two three", size=2), Delay(30), Text("four")]) as provider:
+        assert finish(start(program, provider, tmp_path / "calls.db")) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
 @pytest.mark.parametrize(
     "program",
     [

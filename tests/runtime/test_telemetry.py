@@ -27,6 +27,7 @@ from callstream.events import (
     CallExecuting,
     CallReturned,
     CallStarted,
+    ResponseEnded,
 )
 from callstream.runtime import Observers, Run
 from callstream.runtime.telemetry import Telemetry
@@ -183,11 +184,35 @@ async def test_metrics(collected: Collected) -> None:
         for point in collected.metric("callstream.calls")
     }
     assert states == {("write", "completed"): 1, ("write", "awaiting"): 1, ("other", "discarded"): 1}
+    reasons = [point.attributes.get("callstream.call.discard_reason") for point in collected.metric("callstream.calls")]
+    assert list(filter(None, reasons)) == ["truncated"]
     sizes = {
         point.attributes["gen_ai.tool.name"]: point.value
         for point in collected.metric("callstream.call.argument_bytes")
     }
     assert sizes == {"write": 2 * len(TEXT), "other": 2}
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"input_tokens": 7, "output_tokens": 5, "cache_read_input_tokens": 2}, (7, 5)),
+        ({"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}, (7, 5)),
+        ({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 2}, (7, 5)),
+        ({"inputTokens": 7, "outputTokens": 5}, (7, 5)),
+        ({"prompt_eval_count": 7, "eval_count": 5}, (7, 5)),
+        ({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 7, "output_tokens": 5}}, (7, 5)),
+        ({"input_tokens": None}, (0, 0)),
+        (None, (0, 0)),
+    ],
+)
+async def test_tokens_are_counted_as_the_provider_counts_them(
+    collected: Collected, usage: Any, expected: tuple[int, int]
+) -> None:
+    async with observed(collected) as cs, cs.run("thread") as run:
+        await run.record([ResponseEnded("stop", usage)])
+    counts = {p.attributes["gen_ai.token.type"]: p.value for p in collected.metric("callstream.model.tokens")}
+    assert (counts["input"], counts["output"]) == expected
 
 
 async def test_an_answered_call_is_counted_and_one_that_executes_later_has_a_span(collected: Collected) -> None:

@@ -10,12 +10,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from ag_ui.core import RunAgentInput
 
-from callstream import Callstream
+from callstream import Callstream, current_run
 from callstream.agui import Conversation
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
+    CallDiscarded,
     CallExecuting,
     CallProgressed,
     CallReturned,
@@ -23,9 +25,11 @@ from callstream.events import (
     MessageEnded,
     MessageReceived,
     MessageStarted,
+    ReasoningAppended,
     Record,
     RunEnded,
     RunEvent,
+    RunResumed,
     RunStarted,
     TextAppended,
 )
@@ -33,7 +37,7 @@ from callstream.journal import Journal, history, open_journal
 from tests.agui.model import StrictClient
 
 from .agents import Stepping
-from .serving import served
+from .serving import run_input, served
 from .test_slow_readers import Stalled, events_in, post, stalling, unchunked, until, waiting  # noqa: F401  fixture
 
 ARGS = '{"content":"' + "x" * 1200 + '"}'
@@ -283,3 +287,55 @@ async def test_a_message_that_comes_after_joining_is_shown(cs: Callstream) -> No
         assert sorted(message["id"] for message in snapshot["messages"]) == sorted(ids)
         assert snapshot["messages"][-1] == {"role": "user", "id": "u-2", "content": "And now?"}
         assert "m-2" in [event.get("messageId") for event in events]
+
+
+# -- a run that another process goes on with --
+
+
+async def go_on(given: RunAgentInput) -> AsyncIterator[Any]:
+    """Leaves half a response, as a process that dies does, and then the whole one, as the one that goes on does."""
+    run = current_run()
+    assert run is not None
+    for event in [
+        MessageStarted("half"),
+        ReasoningAppended("half", "Hm"),
+        TextAppended("half", "Half"),
+        CallStarted("half-call", "write", "half-call", message_id="half"),
+        ArgsAppended("half-call", '{"a'),
+        RunResumed(2, ("half",)),
+        CallDiscarded("half-call", "interrupted"),
+        MessageStarted("whole"),
+        ReasoningAppended("whole", "Well."),
+        TextAppended("whole", "All of it."),
+        MessageEnded("whole"),
+    ]:
+        await run.record([event])
+    yield None
+
+
+async def test_what_is_void_is_taken_back_from_every_position_and_nothing_else_is(cs: Callstream) -> None:
+    greeting = {"id": "greeting", "role": "assistant", "content": "Welcome!"}
+    user = {"id": "user", "role": "user", "content": "Go"}
+    given = run_input(messages=[greeting, user])
+    async with served(go_on, callstream=cs) as server:
+        async with server.stream("POST", "/agui", json=given) as stream:
+            told = [(stream.id, event) async for event in stream]
+        client = StrictClient([greeting, user])
+        for _, event in told:
+            client.take(event)
+        assert [(each["id"], each["content"]) for each in client.messages] == [
+            ("greeting", "Welcome!"),
+            ("user", "Go"),
+            ("reasoning-whole", "Well."),
+            ("whole", "All of it."),
+        ]
+        kinds = [event["type"] for _, event in told]
+        assert kinds[kinds.index("MESSAGES_SNAPSHOT") + 1] == "TOOL_CALL_END"
+        assert "TOOL_CALL_RESULT" not in kinds
+        for place, (position, _) in enumerate(told[:-1], start=1):
+            async with server.stream("POST", "/agui", json=given, headers={"last-event-id": position or ""}) as rest:
+                assert [event async for event in rest] == [event for _, event in told[place:]], position
+        async with server.connect() as joined:
+            events = await joined.all()
+        [snapshot] = [event for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
+        assert [each["id"] for each in snapshot["messages"]] == ["user", "reasoning-whole", "whole"]

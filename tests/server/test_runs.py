@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from callstream import Callstream, open_journal
 from callstream.server import ServerSettings
 from callstream.server.agent import FunctionHost
 from callstream.server.eventstream import Outlet
-from callstream.server.streams import live
+from callstream.server.streams import Joins, live
 from tests.agui.model import StrictClient
 from tests.clock import skip, skipping
 from tests.journal.zombie import zombie
@@ -237,7 +238,8 @@ async def test_every_event_has_an_id_and_the_last_of_a_record_its_number(cs: Cal
         async with server.run() as stream:
             await stream.all()
         host = FunctionHost(agent.run, cs)
-        told = live(cs.journal, stream.run_id, host.view, host.presentation(None), Outlet())
+        snapshot = partial(Joins(cs.journal, host.view).snapshot, [])
+        told = live(cs.journal, stream.run_id, host.view, host.presentation(None), Outlet(), snapshot=snapshot)
         frames = [frame async for frame in told]
         told = []
         for frame in b"".join(frames).decode().removesuffix("\n\n").split("\n\n"):

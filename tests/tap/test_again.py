@@ -162,6 +162,15 @@ async def test_a_model_that_does_not_learn_is_an_error(desk: Desk, wire: str) ->
         assert len(provider.requests) == 4
 
 
+@pytest.mark.parametrize("wire", ["cohere", "ollama", "gemini_interactions"])
+async def test_a_whole_answer_can_be_asked_for_again_on_every_wire(desk: Desk, wire: str) -> None:
+    script = [FAULTS["wrong type"][0], [GOOD]]
+    async with ScriptedProvider(wire, script) as provider, desk.cs.run("thread"):
+        answer = await answer_of(wire, provider, desk.cs, stream=False)
+        assert [args for _, _, args in answer.calls] == [ARGS]
+        assert "should be a string" in provider.requests[1].body.decode()
+
+
 @pytest.mark.parametrize("wire", ["cohere", "ollama", "gemini_interactions", "bedrock_invoke"])
 async def test_a_stream_that_cannot_be_continued_is_an_error(desk: Desk, wire: str) -> None:
     async with ScriptedProvider(wire, FAULTS["wrong type"][0]) as provider, desk.cs.run("thread"):

@@ -374,3 +374,24 @@ def test_the_model_is_told_of_calls_that_never_reached_the_program(cs: Callstrea
         assert told[0] == {"text": "go"}
         assert "write" in told[1]["text"]
         assert recomputed(provider.requests[1])[0] == recomputed(provider.requests[1])[1]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_with_nothing_but_refused_calls_arrives_without_them(cs: Callstream, streamed: bool) -> None:
+    """Nothing is raised, since botocore alone can send a request: the program tells the model, or the next request does."""
+    unfit = ToolCall("write", {"title": 3, "content": "x"}, call_id="bad")
+    cs.on_args_delta("write", lambda delta, signal: None)
+    with ScriptedProvider("bedrock_converse", [[Text("Hm."), unfit], [Text("Sorry.")]]) as provider, cs.run("t") as run:
+        client = client_of(provider, cs)
+
+        def answer() -> Any:
+            if streamed:
+                return fold_converse(converse_events(client))
+            return fold_whole(client.converse(modelId="claude", messages=MESSAGES, toolConfig=TOOLS))
+
+        first = answer()
+        assert (first.calls, first.text) == ([], "Hm.")
+        assert len(provider.requests) == 1
+        assert [(call.call_id, call.reason) for call in run.calls] == [("bad", "invalid")]
+        answer()
+        assert "should be a string" in provider.requests[1].body.decode()

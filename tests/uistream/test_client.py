@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from callstream import codec
+from callstream.events import CallCompleted
 from callstream.testing import ToolCall
 from callstream.uistream import ChatTurn, ChunkTranslator, Merger, Sdk, encode_sse, fold, turns
 from callstream.view import RunView
 from tests.agui.judge import NodeProgram
-from tests.agui.scenes import CLIENT_TOOL, SCENES, Play, Respond, Scene, play
+from tests.agui.scenes import CLIENT_TOOL, SCENES, Play, Respond, Scene, kill_last, play
 
 SDKS: tuple[Sdk, ...] = (5, 6, 7)
 KNOWN_ERRORS = {"The run failed.", "The run failed: provider_error", "overloaded"}
@@ -133,3 +134,58 @@ def test_a_long_argument_is_read_in_little_time(judge: NodeProgram, sdk: Sdk, lo
     [part] = [part for part in verdict["message"]["parts"] if "toolCallId" in part]
     assert part["input"] == {"content": LONG}
     assert verdict["updates"] < 250
+
+
+# -- a run that another process went on with --
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+@pytest.mark.parametrize(
+    "name", ["reasoning_then_text", "one_call", "parallel_calls", "client_tool", "progress", "state"]
+)
+def test_what_is_void_in_the_ai_sdk(judge: NodeProgram, name: str, sdk: Sdk) -> None:
+    """Whatever record the run's process died after: for one that watched, and one that comes back."""
+    scene = play(*SCENES[name])
+    count = len(scene.runs[-1].records)
+    for cut in range(1, count, 1 if count < 12 else 4):
+        killed, valid = kill_last(scene, cut)
+        records = killed.runs[-1].records
+        whole_calls = {record.event.call_id for record in records if isinstance(record.event, CallCompleted)}
+        [*_, turn] = turns(views(killed))
+        [*_, valid_turn] = turns(views(valid))
+        last = len(turn.runs) - 1
+        earlier = encode_sse(ChunkTranslator(turn.message_id, scene.view, sdk=sdk).replay(turn.runs[:-1])).decode()
+        before = judge.ask({"sdk": sdk, "body": earlier})["message"] if last else None
+
+        def watched(scene: Scene, turn: ChatTurn, before: Any = before, last: int = last) -> Any:
+            return judge.ask({"sdk": sdk, "body": live(scene, turn, last, sdk), "message": before})
+
+        whole = accepted(watched(valid, valid_turn), valid)
+        verdict = watched(killed, turn)
+        seen = accepted(verdict, killed)
+        assert {call_id for call_id in verdict["available"] if "-void-" in call_id} <= whole_calls
+        if sdk == 7:
+            assert without_ids(seen) == without_ids(whole), cut
+        else:
+            assert not any(part["state"] == "input-streaming" for part in seen["parts"] if "toolCallId" in part)
+            assert last_step(seen) == last_step(whole), cut
+
+        for missed in (cut, cut + 1, len(records)):
+            translator = ChunkTranslator(turn.message_id, scene.view, sdk=sdk)
+            chunks = translator.replay([*turn.runs[:-1], RunView.of(records[:missed])])
+            if missed < len(records):
+                chunks += [chunk for record in records[missed:] for chunk in translator.feed(record)]
+            resumed = accepted(judge.ask({"sdk": sdk, "body": encode_sse(chunks).decode()}), killed)
+            if sdk == 7 or missed > cut:
+                assert without_ids(resumed) == without_ids(whole), (cut, missed)
+
+
+def without_ids(message: Any) -> Any:
+    """Parts of reasoning are numbered, those that are void too."""
+    parts = [{k: v for k, v in part.items() if k != "id" or part["type"] != "reasoning"} for part in message["parts"]]
+    return {**message, "parts": parts}
+
+
+def last_step(message: Any) -> Any:
+    parts = without_ids(message)["parts"]
+    return parts[max(place for place, part in enumerate(parts) if part["type"] == "step-start") :]

@@ -24,7 +24,7 @@ def answer(*parts: dict[str, Any]) -> dict[str, Any]:
 
 def read(*messages: dict[str, Any], **given: Any) -> ChatRequest:
     request = read_request({"id": "chat", "messages": list(messages), "trigger": "submit-message", **given}, "name")
-    RunAgentInput.model_validate({**request.given, "runId": "run"})
+    RunAgentInput.model_validate({**request.run_input, "runId": "run"})
     return request
 
 
@@ -32,14 +32,14 @@ def test_a_message_is_the_input_of_a_thread() -> None:
     request = read(
         {"id": "s", "role": "system", "parts": [text("Be brief.")]}, user(text("Hello"), text("there")), extra=1
     )
-    assert request.chat_id == request.given["threadId"] == "chat"
+    assert request.chat_id == request.run_input["threadId"] == "chat"
     assert request.continues is None
-    assert request.given["messages"] == [
+    assert request.run_input["messages"] == [
         {"id": "s", "role": "system", "content": "Be brief."},
         {"id": "u", "role": "user", "content": "Hello\nthere"},
     ]
-    assert request.given["forwardedProps"] == {"extra": 1}
-    assert "resume" not in request.given
+    assert request.run_input["forwardedProps"] == {"extra": 1}
+    assert "resume" not in request.run_input
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_files_become_parts() -> None:
         {"type": "data-note", "data": 1},
         "no part",
     ]
-    [message] = read(user(text("Look"), *files)).given["messages"]  # type: ignore[arg-type]
+    [message] = read(user(text("Look"), *files)).run_input["messages"]  # type: ignore[arg-type]
     assert message["content"] == [
         {"type": "text", "text": "Look"},
         {"type": "image", "source": {"type": "data", "value": "AAAA", "mimeType": "image/png"}},
@@ -106,7 +106,7 @@ def test_each_step_is_a_message_with_its_results_behind_it() -> None:
         ),
     )
     assert request.continues == "a"
-    _, one, written, two, failed, fell, denied, other, three = request.given["messages"]
+    _, one, written, two, failed, fell, denied, other, three = request.run_input["messages"]
     assert (one["id"], one["content"], one["toolCalls"][0]["function"]) == (
         "a",
         "One.",
@@ -127,9 +127,9 @@ def test_what_is_half_written_is_left_out() -> None:
         {"type": "tool-none", "toolCallId": "none", "state": "output-error", "errorText": "cut off"},
         call("early", "output-available", output={"done": 1}, preliminary=True),
     ]
-    _, message = read(user(text("Go")), answer(*half)).given["messages"]
+    _, message = read(user(text("Go")), answer(*half)).run_input["messages"]
     assert [made["function"]["name"] for made in message["toolCalls"]] == ["early"]
-    assert read(answer()).given["messages"] == [{"id": "a", "role": "assistant"}]
+    assert read(answer()).run_input["messages"] == [{"id": "a", "role": "assistant"}]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_half_written_is_left_out() -> None:
 )
 def test_an_output_that_is_a_text_stays_one(output: Any, content: str) -> None:
     done = call("paint", "output-available", output=output)
-    *_, message = read(user(text("Go")), answer(done)).given["messages"]
+    *_, message = read(user(text("Go")), answer(done)).run_input["messages"]
     assert message["content"] == content
 
 
@@ -158,22 +158,28 @@ def test_approvals_are_answers_to_interrupts() -> None:
         call("wait", "approval-requested", approval={"id": "q3"}),
         call("done", "output-available", output=1, approval={"id": "q4", "approved": True}),
     ]
-    assert read(user(text("Go")), answer(*asked)).given["resume"] == [
+    assert read(user(text("Go")), answer(*asked)).run_input["resume"] == [
         {"interruptId": "q1", "status": "resolved", "payload": {"approved": True}},
         {"interruptId": "q2", "status": "resolved", "payload": {"approved": False, "reason": "too late"}},
     ]
 
 
 def test_a_message_that_is_sent_once_more_gets_another_id() -> None:
-    assert read(user(text("Go")), trigger="regenerate-message").given["messages"][-1]["id"] == "u~again-name"
-    assert read(user(text("Gone")), messageId="u").given["messages"][-1]["id"] == "u~again-name"
-    assert read(user(text("Go")), answer(), messageId="a").given["messages"][0]["id"] == "u"
+    assert read(user(text("Go")), trigger="regenerate-message").run_input["messages"][-1]["id"] == "u~again-name"
+    assert read(user(text("Gone")), messageId="u").run_input["messages"][-1]["id"] == "u~again-name"
+    assert read(user(text("Go")), answer(), messageId="a").run_input["messages"][0]["id"] == "u"
 
 
 def test_tools_of_the_browser() -> None:
     listed = [{"name": "paint", "description": "Paints.", "parameters": {"type": "object"}}, {"title": "no name"}, 7]
-    assert read(tools=listed).given["tools"] == [listed[0]]
+    assert read(tools=listed).run_input["tools"] == [listed[0]]
     named = {"paint": {"inputSchema": {"type": "object", "properties": {}}}, "other": None}
-    assert read(tools=named).given["tools"] == [
+    assert read(tools=named).run_input["tools"] == [
         {"name": "paint", "description": "", "parameters": {"type": "object", "properties": {}}}
     ]
+
+
+def test_the_former_name_of_the_input_warns() -> None:
+    request = read(user(text("Go")))
+    with pytest.warns(DeprecationWarning, match="run_input"):
+        assert request.given == request.run_input

@@ -27,6 +27,7 @@ from callstream.events import (
     Record,
     RunEnded,
     RunEvent,
+    RunResumed,
     RunStarted,
     StateChanged,
     TextAppended,
@@ -403,3 +404,96 @@ def test_a_part_that_its_step_has_closed_is_not_closed_again() -> None:
     said = [MessageStarted("a"), TextAppended("a", "One"), MessageStarted("b"), TextAppended("b", "Two")]
     told = kinds(*said, MessageEnded("a"), FINISHED)
     assert told.count("text-end") == 2
+
+
+# -- another process goes on with the run --
+
+HALF: list[RunEvent] = [
+    MessageStarted("m"),
+    TextAppended("m", "Half a t"),
+    CallStarted("c", "write", message_id="m"),
+    ArgsAppended("c", '{"a":"hal'),
+    RunResumed(2, ("m",)),
+    CallDiscarded("c", "interrupted"),
+]
+AGAIN: list[RunEvent] = [MessageStarted("n"), TextAppended("n", "All of it."), MessageEnded("n"), FINISHED]
+
+
+def test_a_step_that_is_void_is_reset_where_the_client_knows_how() -> None:
+    told = kinds(*HALF, *AGAIN, sdk=7)
+    place = told.index("reset-step")
+    assert told[:place] == [
+        "start-step",
+        "text-start",
+        "text-delta",
+        "text-end",
+        "tool-input-start",
+        "tool-input-delta",
+    ]
+    assert told[place + 1 :] == ["text-start", "text-delta", "text-end", "finish-step", "finish"]
+
+
+@pytest.mark.parametrize("sdk", [5, 6])
+def test_calls_that_are_void_have_failed_for_other_clients(sdk: Sdk) -> None:
+    told = chunks(*HALF, *AGAIN, sdk=sdk)
+    [failed] = [chunk for chunk in told if chunk["type"] == "tool-input-error"]
+    assert (failed["toolCallId"], failed["input"]) == ("c", '{"a":"hal')
+    after = [chunk["type"] for chunk in told[told.index(failed) + 1 :]]
+    assert after == ["finish-step", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"]
+    message = fold(told)
+    assert [part.get("text") for part in message["parts"] if part["type"] == "text"] == ["Half a t", "All of it."]
+
+
+@pytest.mark.parametrize("sdk", [6, 7])
+def test_a_step_in_which_nothing_was_said_is_used_again(sdk: Sdk) -> None:
+    told = kinds(MessageStarted("m"), RunResumed(2, ("m",)), *AGAIN, sdk=sdk)
+    assert told == kinds(*AGAIN, sdk=sdk)
+    between = kinds(*AGAIN[:3], RunResumed(2), *AGAIN[:0], FINISHED, sdk=sdk)
+    assert between == kinds(*AGAIN, sdk=sdk)
+
+
+def test_what_others_said_in_a_step_is_not_reset() -> None:
+    """Parallel agents: one has said all it had to say when the process died."""
+    other: list[RunEvent] = [*HALF[:4], TextAppended("valid", "Mine."), MessageEnded("valid")]
+    told = kinds(*other, *HALF[4:], *AGAIN, sdk=7)
+    assert "reset-step" not in told
+    assert "tool-input-error" in told
+
+
+def test_calls_of_earlier_steps_have_failed_where_the_last_one_is_reset() -> None:
+    two: list[RunEvent] = [
+        *call("first"),
+        MessageStarted("n"),
+        TextAppended("n", "Half"),
+        CallStarted("second", "write", message_id="n"),
+        RunResumed(2, ("m", "n")),
+    ]
+    told = chunks(*two, sdk=7)
+    assert [chunk["type"] for chunk in told[-2:]] == ["reset-step", "tool-output-error"]
+    assert told[-1]["toolCallId"] == "first"
+
+
+def test_a_result_that_came_early_stays_where_its_step_does() -> None:
+    early: list[RunEvent] = [*call(), CallRunningEarly("c"), CallReturned("c", 5), TextAppended("m", "x")]
+    assert "tool-output-error" not in kinds(*early, RunResumed(2, ("m",)), sdk=6)
+
+
+def test_the_state_stays_when_its_step_is_reset() -> None:
+    state = StateChanged({"a": 1})
+    told = chunks(MessageStarted("m"), state, TextAppended("m", "Half"), RunResumed(2, ("m",)), *AGAIN, sdk=7)
+    message = fold(told)
+    assert [part for part in message["parts"] if part["type"] == "data-state"] == [
+        {"type": "data-state", "id": "state", "data": {"a": 1}}
+    ]
+    before = chunks(state, *HALF[:2], RunResumed(2, ("m",)), sdk=7)
+    assert before[-1]["type"] == "reset-step"
+
+
+def test_who_comes_back_sees_nothing_that_is_void() -> None:
+    """Also in the moment between the record that says so and those that discard its calls."""
+    translator = ChunkTranslator("message", sdk=7)
+    told = translator.replay([run_of(*HALF[:5])])
+    for number, event in enumerate([HALF[5], *AGAIN], start=7):
+        told += translator.feed(Record("run", number, 0.0, event))
+    valid = as_json(ChunkTranslator("message", sdk=7).replay([run_of(*AGAIN)]))
+    assert as_json(told) == valid

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from callstream.codec import SurrogateJoin, escape_surrogates, is_strict
 from callstream.errors import WireError
-from callstream.wire.argtext import ArgumentText, json_text
+from callstream.wire.transcript import ArgumentText, json_text
 
 
 def pieces_of(text: str, places: list[int]) -> list[str]:

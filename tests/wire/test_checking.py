@@ -11,7 +11,7 @@ from callstream.events import CallDiscarded, DiscardReason
 from callstream.testing import Text, ToolCall, encode, encode_whole
 from callstream.testing.encoders import WIRES
 from callstream.wire import decoder_for, provider_of
-from callstream.wire.whole import discard_invalid
+from callstream.wire.provider import discard_invalid
 from tests.decoding import calls
 from tests.wire.collapsing import every, named, no
 

@@ -20,13 +20,13 @@ def test_withheld_delta_is_not_taken_apart(wire: str, monkeypatch: pytest.Monkey
     assert len(frames) > 200
     tap = Tap(wire)
     taken: list[bytes] = []
-    take = tap.collapser._take
+    take = tap.collapser._place
 
     def counted(frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
         taken.append(frame.raw)
         take(frame, chunk, pieces)
 
-    monkeypatch.setattr(tap.collapser, "_take", counted)
+    monkeypatch.setattr(tap.collapser, "_place", counted)
     for frame in frames:
         tap.feed(frame)
     tap.end()

@@ -11,7 +11,7 @@ from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallSt
 from callstream.testing import ToolCall, encode
 from callstream.wire import WIRES, decoder_for
 from callstream.wire.framing import SseFraming
-from callstream.wire.jsonarray import SseOrArrayFraming
+from callstream.wire.jsonframing import SseOrArrayFraming
 from tests.decoding import decode, failure, fed, only_call, reasoning, sse, text
 from tests.wire.payloads import (
     added,

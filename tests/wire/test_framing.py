@@ -11,7 +11,7 @@ from callstream import codec
 from callstream.errors import WireError
 from callstream.wire.collapsing import read_json
 from callstream.wire.framing import Frame, Framing, SseFraming, plain_event
-from callstream.wire.jsonarray import JsonArrayFraming, SseOrArrayFraming
+from callstream.wire.jsonframing import JsonArrayFraming, SseOrArrayFraming
 from tests.decoding import bytewise, cut, splits
 
 
@@ -161,7 +161,7 @@ def test_a_body_that_shows_nothing_is_no_array() -> None:
             assert b"".join(frame.raw for frame in found) == body
     framing = SseOrArrayFraming()
     assert framing.feed(b" ") == []
-    assert framing.take_rest() == b" "
+    assert framing.pop_rest() == b" "
 
 
 def test_json_is_read_and_written_with_lone_surrogates() -> None:

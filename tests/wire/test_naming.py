@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from callstream.jsontext.path import parse_path
-from callstream.wire.naming import tools_that_fit
+from callstream.wire.transcript import tools_that_fit
 
 TREE: dict[str, Any] = {
     "properties": {

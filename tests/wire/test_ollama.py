@@ -10,7 +10,7 @@ import pytest
 from callstream.errors import WireError
 from callstream.events import MessageReceived, ResultReceived
 from callstream.wire import decoder_for, provider_of, results_in
-from callstream.wire.jsonlines import JsonLinesFraming
+from callstream.wire.jsonframing import JsonLinesFraming
 from callstream.wire.requests import Request
 from tests.decoding import calls, decode, ended, failure, only_call, reasoning, text, whole
 from tests.sdks import SDKS
@@ -122,7 +122,7 @@ def test_line_that_is_too_long() -> None:
         framing = JsonLinesFraming(max_frame_bytes=5)
         frames = [frame for piece in pieces for frame in framing.feed(piece)]
         assert frames[-1].error is not None
-        assert b"".join(frame.raw for frame in frames) + framing.take_rest() == b"".join(pieces)
+        assert b"".join(frame.raw for frame in frames) + framing.pop_rest() == b"".join(pieces)
     assert JsonLinesFraming().end() == []
 
 

@@ -213,6 +213,15 @@ def test_delta_without_start_is_an_error() -> None:
     assert events == []
 
 
+def test_a_stream_that_is_taken_up_in_the_middle_has_the_calls_that_end_in_it() -> None:
+    args_done = event("function_call_arguments.done", item_id="fc_1", output_index=0, arguments='{"a":1}')
+    input_done = event("custom_tool_call_input.done", item_id="ctc_2", output_index=1, input="x")
+    pieces = [args_delta("1}"), args_done, input_done]
+    taken_up = [{**piece, "sequence_number": number} for number, piece in enumerate(pieces, 7)]
+    ends = [done(function_call('{"a":1}')), done(custom_call("x", number=2), 1)]
+    assert found(*taken_up, *ends, completed()) == [WHOLE, ("patch", "call_2", '"x"')]
+
+
 def test_server_side_items_give_no_calls() -> None:
     items: list[dict[str, Any]] = [
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}},
@@ -222,7 +231,12 @@ def test_server_side_items_give_no_calls() -> None:
         {"type": "tool_search_call", "call_id": None, "arguments": {"paths": ["x"]}, "status": "completed"},
         {"type": "image_generation_call", "id": "ig_1", "result": "base64"},
         {"type": "computer_call", "id": "cu_1", "call_id": "call_9", "action": {"type": "click"}},
-        {"type": "shell_call", "call_id": "call_8", "action": {"commands": ["ls"]}},
+        {
+            "type": "shell_call",
+            "call_id": "call_8",
+            "action": {"commands": ["ls"]},
+            "environment": {"type": "container"},
+        },
         {"type": "compaction", "encrypted_content": "x"},
         {"type": "message", "content": None},
         {"type": "message", "content": [{"type": "output_audio", "transcript": "x"}]},

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from callstream.wire import provider_at, provider_of
-from callstream.wire.gemini.requests import SENTINEL
+from callstream.wire.gemini import SENTINEL
 from callstream.wire.requests import Request
 from callstream.wire.thoughts import LoneReasoning
 

@@ -131,7 +131,7 @@ def test_results_in_request_openai_responses() -> None:
         call("2", "b"),
         call("3", "patch", "custom_tool_call"),
         output("3", "done", "custom_tool_call_output"),
-        {"type": "shell_call_output", "call_id": "9", "output": []},
+        {"type": "computer_call_output", "call_id": "9", "output": {}},
         {"type": "mcp_approval_response", "approve": True},
         output("2", [{"type": "input_text", "text": "two"}]),
         {"role": "developer", "content": "Go on."},

@@ -10,10 +10,9 @@ Where to look:
 
 - The plugin: ``plugin`` has the callbacks, ``execution`` the tools, ``invocations`` one invocation and the calls of its
   model, ``partials`` the reading of partial events, ``live`` that of live mode, ``signatures`` thought signatures,
-  ``outputs`` the values of ``output_key``, ``judges`` who may change an answer, ``judged`` what is shown of it then.
-- The agent behind AG-UI: ``agent`` is ``ADKAgent``, ``settings`` its options, ``agentrun`` one run, ``agentstream`` what
-  ``ADKAgent.run`` yields of it, ``threads`` the sessions of clients, ``state`` what is in them, ``presentation`` what the
-  options add to a client's events, ``history`` threads that are older than the journal.
+  ``outputs`` the values of ``output_key``, ``judges`` who may change an answer, ``eventtexts`` what is recorded of events.
+- The agent behind AG-UI: ``agent`` is ``ADKAgent``, ``settings`` its options, ``agentrun`` one run, ``threads`` the sessions
+  of clients and their state, ``presentation`` what a client is sent, ``history`` threads that are older than the journal.
 - Both: ``calls`` in a session, ``answers`` to them, ``contents`` of messages, ``tools``, ``tapping`` of models and trees,
   ``services`` that no cancellation interrupts.
 - ``serving`` is what a server needs of all this.

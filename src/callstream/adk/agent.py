@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -31,28 +32,28 @@ from google.adk.workflow import BaseNode
 from pydantic import TypeAdapter
 
 from callstream.adk.agentrun import AgentRun, HostedPlugin
-from callstream.adk.agentstream import AgentStream, EventBatches
 from callstream.adk.answers import answers_in, check_answers
 from callstream.adk.calls import CREDENTIAL
 from callstream.adk.contents import messages_in
 from callstream.adk.history import import_session
 from callstream.adk.plugin import CallstreamPlugin
-from callstream.adk.presentation import Predictions, Presentation, ShownEvent
+from callstream.adk.presentation import AgentStream, EventBatches, Predictions, Presentation, ShownEvent
+from callstream.adk.resuming import KeptSession, ResumedSessions
 from callstream.adk.services import shielded
 from callstream.adk.settings import AgentOptions, complete
-from callstream.adk.state import public_state
 from callstream.adk.tapping import client_toolsets, server_tools, structured_agents, tap_tree
-from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, split
-from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
+from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, public_state, split
+from callstream.agui import Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
 from callstream.agui.input import digest_of, since_spoken
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
-from callstream.events import MessageReceived
+from callstream.events import InputKept, MessageReceived, Record, RunStarted
 from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.answers import Directory
+from callstream.runtime.continuing import pack
 from callstream.runtime.repeats import AppRuns
 
 logger = logging.getLogger("callstream")
@@ -178,6 +179,8 @@ class ADKAgent:
         self._seats = Seats(settings["max_concurrent_executions"])
         self._drivers: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
         self._closings = 0
+        self.continues = False
+        """Whether its runs are kept so that another process can go on with them; a server that takes runs over says so."""
 
     def keep_in(self, journal: Journal | None, session_service: BaseSessionService | None) -> None:
         """Says where calls and sessions are kept that would be in memory because the agent was not told. None: they are.
@@ -248,15 +251,17 @@ class ADKAgent:
     def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
         driver, user_id = self._driver(), self.user_of(given)
 
-        async def snapshot() -> AguiEvent:
-            return (await self._conversation(self.app_of(given), given.thread_id, user_id)).snapshot()
+        async def thread_at(record: Record) -> Conversation:
+            return await self._conversation(self.app_of(given), given.thread_id, user_id, record)
 
         stream = AgentStream(
             self.callstream.journal,
             driver,
             Translator(self.view),
             self.presentation(given),
-            snapshot if self._settings["emit_messages_snapshot"] else None,
+            thread_at,
+            given.messages,
+            ends_with_snapshot=self._settings["emit_messages_snapshot"],
         )
         turn = (self.app_of(given), user_id, given.thread_id)
         start = partial(self._start, given, self._closings)
@@ -292,24 +297,66 @@ class ADKAgent:
         turn = await self._turn(given, thread)
         await self._check_answers(turn)
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id, turn.runs))
-        kept = self._input_to_keep(given, await turn.credentials())
+        credentials = await turn.credentials()
         began = time.time()
-        run = await self.callstream.start(
-            given.thread_id,
+        run = await self.callstream.begin(
+            RunStarted(given.thread_id, user_id, self._input_to_keep(given, credentials), exclusive),
             given.run_id,
-            principal=user_id,
-            run_input=kept,
+            kept=self._all_input(given, turn.heard) if self._can_keep and not credentials else None,
             as_current=False,
-            exclusive=exclusive,
             host_traces=True,
             numbered=True,
         )
         self._app_runs.add(thread[0], run.run_id, began, time.time())
         run.directory.own_runs = turn.directory.own_runs
-        self._active.add(run)
-        run.on_stop(lambda reason: self._release(run, thread))
+        self._add(run, thread)
         work = AgentRun(self._runner(thread[0]), self._plugin, self._threads, self._settings, self._predictions, given)
         return StartedRun(run, partial(work.work, run, user_id, given_up, turn.heard))
+
+    def _add(self, run: Run, thread: ThreadKey) -> None:
+        self._active.add(run)
+        run.on_stop(lambda reason: self._release(run, thread))
+
+    # -- a run of another process, which goes on here --
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether another process could go on with its runs: journal and sessions are where that one finds them."""
+        journal = self.callstream.journal
+        return journal.is_persistent and not journal.redacts and not self.sessions_are_in_memory
+
+    @property
+    def _can_keep(self) -> bool:
+        return self.continues and self.can_continue
+
+    @property
+    def apps(self) -> frozenset[str]:
+        """The names under which its runs are kept."""
+        return frozenset({self._app.name})
+
+    def _all_input(self, given: RunAgentInput, heard: frozenset[str]) -> InputKept:
+        data = {"input": given.model_dump(mode="json", by_alias=True, exclude_none=True), "heard": sorted(heard)}
+        return InputKept(self._app.name, pack(json.dumps(data).encode()))
+
+    async def go_on(self, run_id: str) -> StartedRun:
+        """Goes on with a run that this process has taken over from one that died or handed it over.
+
+        Raises CannotGoOn if that is not possible; the run has ended then.
+        """
+        run = await Run.go_on(self.callstream.engine, run_id)
+        run.host_traces = True
+        replay = None if run.keeping is None else run.keeping.replay
+        assert replay is not None, "it goes on"
+        kept = json.loads(replay.run_input)
+        given = RunAgentInput.model_validate(kept["input"])
+        thread = (self.app_of(given), run.principal or self.user_of(given), given.thread_id)
+        before = None if replay.session is None else KeptSession.read(replay.session)
+        sessions = ResumedSessions(self._threads.service, before)
+        threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
+        self._add(run, thread)
+        runner = self._new_runner(thread[0], sessions)
+        work = AgentRun(runner, self._plugin, threads, self._settings, self._predictions, given)
+        return StartedRun(run, partial(work.work, run, thread[1], (), frozenset(kept["heard"])))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
@@ -445,16 +492,19 @@ class ADKAgent:
 
     def _runner(self, app_name: str) -> Runner:
         if app_name not in self._runners:
-            self._runners[app_name] = Runner(
-                app=self._app,
-                app_name=app_name,
-                session_service=self._threads.service,
-                artifact_service=self._artifacts,
-                memory_service=self._memory,
-                credential_service=self._credentials,
-                plugin_close_timeout=self._settings["plugin_close_timeout"],
-            )
+            self._runners[app_name] = self._new_runner(app_name, self._threads.service)
         return self._runners[app_name]
+
+    def _new_runner(self, app_name: str, sessions: BaseSessionService) -> Runner:
+        return Runner(
+            app=self._app,
+            app_name=app_name,
+            session_service=sessions,
+            artifact_service=self._artifacts,
+            memory_service=self._memory,
+            credential_service=self._credentials,
+            plugin_close_timeout=self._settings["plugin_close_timeout"],
+        )
 
     # -- what is known of a thread --
 
@@ -497,13 +547,20 @@ class ADKAgent:
         journal = self.callstream.journal
         return await self._app_runs.of(app_name, await journal.runs(thread_id=thread_id, principal=user_id), journal)
 
-    async def _conversation(self, app_name: str, thread_id: str, user_id: str) -> Conversation:
+    async def _conversation(
+        self, app_name: str, thread_id: str, user_id: str, last: Record | None = None
+    ) -> Conversation:
+        """The thread as it is, or up to a record."""
         journal = self.callstream.journal
         await journal.open()
         conversation = Conversation(self.view)
         rows = await self._runs(app_name, thread_id, user_id)
+        if last is not None:
+            rows = rows[[row.run_id for row in rows].index(last.run_id) :]
         async for records in history(journal, rows[::-1]):
-            conversation.apply(records)
+            conversation.apply(
+                each for each in records if last is None or each.run_id != last.run_id or each.seq <= last.seq
+            )
         return conversation
 
     def get_capabilities(self) -> dict[str, Any] | None:

@@ -31,23 +31,24 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 from callstream.adk.answers import ClientAnswers, TakenAnswer, TurnAnswers, answers_in
-from callstream.adk.calls import CONFIRMATION, SessionCalls, import_call, paused_call_id
+from callstream.adk.calls import CONFIRMATION, SessionCalls, give_up_rewound, import_call, paused_call_id
 from callstream.adk.contents import message_received, parts_of
 from callstream.adk.invocations import Invocation
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import CONFIRM_TOOL, Predictions
-from callstream.adk.rewinding import give_up_rewound
+from callstream.adk.resuming import keep_session
 from callstream.adk.settings import AgentOptions
-from callstream.adk.state import (
+from callstream.adk.threads import (
     CONTEXT_KEY,
     SharedState,
+    Threads,
     accept_state,
     has_pending_marks,
     marks,
     pending_marks,
+    split,
     unanswered_in,
 )
-from callstream.adk.threads import Threads, split
 from callstream.adk.tools import ClientInput, current_input
 from callstream.calls import Call, CallState
 from callstream.callstream import Callstream
@@ -128,6 +129,8 @@ class AgentRun:
         Input and session hold the whole history of the thread. Neither is kept while the model answers.
         """
         session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
+        if run.keeping is not None and (run.keeping.replay is None or run.keeping.replay.session is None):
+            await run.record([keep_session(session)])
         await give_up_rewound(run, session)
         messages, changes, said = await self._incoming(run, session)
         await run.record(self._state.snapshot({**session.state, **changes}))
@@ -286,7 +289,8 @@ class AgentRun:
 
         These are the last calls of a run: front ends disable the buttons of a dialog when anything comes after it.
         """
-        for tool_name in self._predicted:
+        asked = {call.name for call in run.calls}
+        for tool_name in self._predicted if CONFIRM_TOOL not in asked else ():
             call_id = await import_call(run, f"adk-{run.engine.new_call_id()}", CONFIRM_TOOL, {})
             question = Question(
                 reason=CONFIRM_TOOL,

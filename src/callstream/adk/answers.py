@@ -31,6 +31,7 @@ from callstream.adk.calls import (
     CREDENTIAL,
     CREDENTIAL_RECEIVED,
     HOST_QUESTIONS,
+    REWOUND,
     SessionCalls,
     adapt_input,
     confirmation,
@@ -40,14 +41,14 @@ from callstream.adk.calls import (
     outcome,
     paused_call_id,
     record_update,
+    rewound_calls,
     take_in,
 )
 from callstream.adk.contents import ClientAnswer, answer_in, message_received, response_part
-from callstream.adk.knowncalls import Speaker
+from callstream.adk.invocations import Speaker
 from callstream.adk.presentation import CONFIRM_TOOL, decision
-from callstream.adk.rewinding import REWOUND, rewound_calls
-from callstream.adk.state import id_in_session
 from callstream.adk.tapping import server_tools
+from callstream.adk.threads import id_in_session
 from callstream.agui.input import CANCELLED
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.callstream import Callstream
@@ -55,7 +56,7 @@ from callstream.errors import AnswerRefused, UsageError
 from callstream.events import CallAwaiting, MessageReceived
 from callstream.runtime import Run
 from callstream.runtime.answers import Directory
-from callstream.wire.argtext import json_text
+from callstream.wire.transcript import json_text
 
 logger = logging.getLogger("callstream")
 

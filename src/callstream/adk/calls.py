@@ -29,11 +29,12 @@ from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from pydantic_core import to_jsonable_python
 
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.calls import Call
+from callstream.calls import Call, CallState
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
     CallCompleted,
+    CallDiscarded,
     CallProgressed,
     CallStarted,
     Question,
@@ -41,7 +42,7 @@ from callstream.events import (
 )
 from callstream.runtime import Run
 from callstream.tools import Tool
-from callstream.wire.argtext import json_text
+from callstream.wire.transcript import json_text
 
 CONFIRMATION: Final = "adk_request_confirmation"
 """Whether a call of the model's may run."""
@@ -359,3 +360,56 @@ async def take_in(run: Run, asked: types.FunctionCall) -> str:
     call_id = await import_call(run, asked.id or "", asked.name or "", asked.args or {})
     await run.record([CallAwaiting(call_id, question_in(asked) if is_question else None)])
     return call_id
+
+
+# -- turns that a program has rewound ----------------------------------------------------------------------------------
+
+REWOUND = "the conversation was rewound to before this call"
+
+
+async def give_up_rewound(run: Run, session: Session) -> None:
+    """Discards calls of rewound turns (``Runner.rewind_async``) that await an answer.
+
+    google-adk keeps such turns in the session, with an event after them that says from where on they do not count, and
+    calls no plugin. A question of theirs cannot be answered any more, so the next run of the thread gives their calls up.
+    """
+    rewound = rewound_calls(session)
+    if not rewound:
+        return
+    awaiting = await run.directory.journal.calls(
+        thread_id=run.thread_id, principal=run.principal, states=[CallState.AWAITING]
+    )
+    calls = SessionCalls(session)
+    for call in awaiting:
+        if calls.id_of(call) in rewound and await run.resume(call.call_id) is not None:
+            await run.record([CallDiscarded(call.call_id, "aborted", REWOUND)])
+
+
+def rewound_calls(session: Session) -> set[str]:
+    """google-adk's ids of the calls that are in rewound turns alone."""
+    if not any(event.actions.rewind_before_invocation_id for event in session.events):
+        return set()
+    live = _live(session.events)
+    kept = {id(event) for event in live}
+    return _ids_in([event for event in session.events if id(event) not in kept]) - _ids_in(live)
+
+
+def _live(events: list[Event]) -> list[Event]:
+    """The events that count, the last first: a rewinding event drops all from the turn that it names up to itself."""
+    first: dict[str, int] = {}
+    for number, event in enumerate(events):
+        first.setdefault(event.invocation_id, number)
+    live: list[Event] = []
+    at = len(events) - 1
+    while at >= 0:
+        before = events[at].actions.rewind_before_invocation_id
+        if before:
+            at = min(at, first.get(before, at))
+        else:
+            live.append(events[at])
+        at -= 1
+    return live
+
+
+def _ids_in(events: list[Event]) -> set[str]:
+    return {call.id for event in events for call in event.get_function_calls() if call.id}

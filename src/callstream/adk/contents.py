@@ -147,8 +147,8 @@ def messages_in(session: Session) -> list[dict[str, Any]]:
             found.append(_assistant(event.id, text, calls))
         for response in event.get_function_responses():
             if response.name not in HOST_QUESTIONS:
-                told = json.dumps(response.response, ensure_ascii=False)
-                said = {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": told}
+                text = json.dumps(response.response, ensure_ascii=False)
+                said = {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": text}
                 found.append(said)
     return found
 

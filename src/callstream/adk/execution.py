@@ -28,18 +28,18 @@ from callstream.adk.calls import (
     present_question,
     question_in,
 )
-from callstream.adk.invocations import AskingCall, Invocation
+from callstream.adk.invocations import USER, AskingCall, Invocation, Speaker
 from callstream.adk.judges import Judges
-from callstream.adk.knowncalls import USER, Speaker
-from callstream.adk.partialcall import as_written
-from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.partials import MINTED_PREFIX, as_written
+from callstream.adk.resuming import do_again, kept_actions
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
-from callstream.calls import Call, CallState
+from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
-from callstream.events import CallProgressed
+from callstream.events import CallProgressed, OutputKept
 from callstream.runtime import Run
+from callstream.runtime.continuing import INTERRUPTED, Replay
 from callstream.runtime.run import OneCall, current_model_call, current_tool
-from callstream.tools import call_claims, current_progress, is_tool, starts_early
+from callstream.tools import NOT_DONE, UNKNOWN, Tool, call_claims, current_progress, is_tool, starts_early
 
 logger = logging.getLogger("callstream")
 
@@ -65,6 +65,10 @@ class Execution:
         run = invocation.run
         try:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
+            if run.keeping is not None and run.keeping.replay is not None:
+                given = await self._give_again(run, run.keeping.replay, call, tool, tool_context)
+                if given is not None:
+                    return given
             if (early := run.early.begun(call.call_id)) is not None:
                 await run.ready(call.call_id)
                 await early.wait_until_over()
@@ -79,7 +83,8 @@ class Execution:
                 await run.tool_use.convert(
                     call.call_id, function, self._unshown(invocation, call, tool_args, tool_context)
                 )
-            call = await run.execute(call.call_id)
+            if call.state is not CallState.EXECUTING:  # else it runs again
+                call = await run.execute(call.call_id)
         except CallRejected as refused:
             return {"error": str(refused)}
         except RunOver as over:
@@ -95,13 +100,57 @@ class Execution:
             stream_end.set(partial(self._end_stream, invocation, call))
         return None
 
+    async def _give_again(
+        self, run: Run, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
+    ) -> dict[str, Any] | None:
+        """What a call of an earlier attempt of the run came to; None if its tool has to run."""
+        if call.call_id in replay.given or call.run_id != run.run_id:
+            return None
+        if call.state in _RUNNING and not isinstance(tool, AgentTool):
+            await self._settle(run, replay, call, function_of(tool))
+            call = run.call(call.call_id)
+        if call.state not in HAS_OUTCOME:
+            return None
+        replay.given.add(call.call_id)
+        if (done := replay.outputs.get((call.call_id, 0))) is not None:
+            do_again(done, context)
+        return {"error": call.error} if call.state is CallState.FAILED else _as_response(call.result)
+
+    async def _settle(self, run: Run, replay: Replay, call: Call, function: Tool[Any] | None) -> None:
+        """Decides about a call whose tool was running when the process died, by what was in force then and is now."""
+        rule = replay.rules.get(call.call_id, "unsafe")
+        if function is None or rule != function.replay:
+            rule = "unsafe"
+        if rule == "safe" and call.state is CallState.EXECUTING:
+            return
+        if rule == "reconcile" and function is not None and function.reconcile is not None:
+            found = function.reconcile(call)
+            found = await found if inspect.isawaitable(found) else found
+            if found is NOT_DONE and call.state is CallState.EXECUTING:
+                return
+            if found is not UNKNOWN and found is not NOT_DONE:
+                await run.complete(call.call_id, _as_json(_as_response(found)))
+                return
+        logger.warning("run %s: tool %s was interrupted, and its outcome is unknown", run.run_id, call.name)
+        await run.fail(call.call_id, INTERRUPTED)
+
+    def was_given_again(self, invocation: Invocation, context: ToolContext) -> bool:
+        """Whether the result of a call is that of an earlier attempt of the run."""
+        keeping = invocation.run.keeping
+        call = invocation.find_call(Speaker.within(context), context.function_call_id)
+        if call is None or keeping is None or keeping.replay is None:
+            return False
+        return call.call_id in keeping.replay.given
+
     async def _call_for(
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> Call:
         named = tool_context.function_call_id or ""
         speaker = Speaker.within(tool_context)
         call = invocation.find_call(speaker, named)
-        if call is not None and (call.state is CallState.DISCARDED or not call.is_final):
+        replay = None if invocation.run.keeping is None else invocation.run.keeping.replay
+        is_again = replay is not None and call is not None and call.call_id not in replay.given
+        if call is not None and (call.state is CallState.DISCARDED or not call.is_final or is_again):
             return call
         if call is None:
             try:
@@ -137,6 +186,8 @@ class Execution:
             return
         invocation.errors.pop(call.call_id, None)
         actions, named = tool_context.actions, tool_context.function_call_id
+        if invocation.run.keeping is not None and (done := kept_actions(actions)) is not None:
+            await invocation.run.record([OutputKept(call.call_id, 0, done)])
         asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
         is_silent = tool.is_long_running and not result  # then google-adk makes no event of it, and puts no question
         if asks and not is_silent and not invocation.is_live:
@@ -267,7 +318,7 @@ class Execution:
             pass  # its end has said what became of the call
 
     async def _finish(self, invocation: Invocation, call: Call, response: Any) -> None:
-        result, error = outcome(_as_json(response if isinstance(response, dict) else {"result": response}))
+        result, error = outcome(_as_json(_as_response(response)))
         try:
             if error is not None:
                 await invocation.run.fail(call.call_id, error)
@@ -275,6 +326,10 @@ class Execution:
                 await invocation.run.complete(call.call_id, result)
         except RunOver:
             pass  # its end has said what became of the call
+
+
+def _as_response(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {"result": value}
 
 
 def _as_json(value: Any) -> Any:

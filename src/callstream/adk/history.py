@@ -30,7 +30,7 @@ from callstream.adk.calls import (
 from callstream.adk.contents import message_received
 from callstream.adk.partials import MINTED_PREFIX, signature_of
 from callstream.adk.presentation import CONFIRM_TOOL
-from callstream.adk.state import CONFIRMATIONS_KEY, public_state
+from callstream.adk.threads import CONFIRMATIONS_KEY, public_state
 from callstream.calls import Ledger, number_id
 from callstream.errors import CallIdTaken, LeaseLost, UsageError
 from callstream.events import (
@@ -52,7 +52,7 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Entry, Journal
-from callstream.wire.argtext import json_text
+from callstream.wire.transcript import json_text
 
 
 async def import_session(
@@ -123,8 +123,8 @@ class _History:
     def entries(self, names: dict[str, str]) -> Iterator[Entry]:
         """``names``: a free ``call_id`` for each of the wanted ids."""
         for event in self._session.events:
-            for told in self._events_in(event, names):
-                yield Entry(told, event.id, None if event.author == "user" else event.author)
+            for made in self._events_in(event, names):
+                yield Entry(made, event.id, None if event.author == "user" else event.author)
         for call_id, is_awaited in self._unanswered():
             awaiting = CallAwaiting(call_id, self._open_questions.get(call_id), self._is_asked_about(call_id))
             yield Entry(awaiting if is_awaited else CallReleased(call_id))
@@ -176,9 +176,9 @@ class _History:
             signature_of(part),
             message_id=event.id,
         )
-        for told in (started, ArgsAppended(call_id, text), CallCompleted(call_id, text)):
-            self._ledger.apply(told)
-            yield told
+        for made in (started, ArgsAppended(call_id, text), CallCompleted(call_id, text)):
+            self._ledger.apply(made)
+            yield made
 
     def _answer(self, response: types.FunctionResponse) -> Iterator[RunEvent]:
         call_id = self._named.get(response.id or "")
@@ -187,9 +187,9 @@ class _History:
         result, error = outcome(to_jsonable_python(response.response, bytes_mode="base64", fallback=repr))
         if response.name == CREDENTIAL:
             result, error = CREDENTIAL_RECEIVED, None
-        told = CallReturned(call_id, result) if error is None else CallFailed(call_id, error)
-        self._ledger.apply(told)
-        yield told
+        made = CallReturned(call_id, result) if error is None else CallFailed(call_id, error)
+        self._ledger.apply(made)
+        yield made
 
     def _unanswered(self) -> Iterator[tuple[str, bool]]:
         """The calls without an answer, and whether one may still come."""

@@ -16,10 +16,11 @@ import base64
 import re
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event import Event
@@ -30,7 +31,6 @@ from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
 from callstream.adk.calls import paused_call_id
-from callstream.adk.knowncalls import KnownCalls, Speaker
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState, refusal
 from callstream.callstream import Callstream
@@ -38,6 +38,60 @@ from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Response, Run
 from callstream.runtime.answers import Directory
 from callstream.runtime.run import ModelCall
+
+# -- which call google-adk means by an id ------------------------------------------------------------------------------
+
+USER = "user"
+"""The author of what google-adk answers in the name of another: the result of a task that an agent delegated."""
+
+
+class Speaker(NamedTuple):
+    """An agent of an invocation in one of its branches."""
+
+    agent: str
+    branch: str | None
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        return cls(event.author, event.branch)
+
+    @classmethod
+    def within(cls, context: CallbackContext) -> Self:
+        return cls(context.agent_name, context.branch)
+
+
+class KnownCalls:
+    """The ``call_id`` of each call of an invocation that google-adk knows.
+
+    An id tells a call only together with who made it: agents that run beside each other have models that may use the same
+    ids, and so may one model in two of its turns. The agent is what all of google-adk agrees on. The branch is not: what
+    runs after parallel agents has no branch in its contexts, and that of one of these in its events. So it decides only
+    between calls of one agent, which a Workflow may run several times at once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[Speaker, str]] = {}
+
+    def bind(self, speaker: Speaker, function_call_id: str, call_id: str) -> None:
+        """From now on the speaker means this call by the id."""
+        meant = self._known.setdefault(function_call_id, {})
+        meant.pop(speaker, None)
+        meant[speaker] = call_id
+
+    def find(self, speaker: Speaker, function_call_id: str | None) -> tuple[Speaker, str] | None:
+        """The call that is meant, and who made it: of several of one speaker the newest, else the newest of the agent."""
+        meant = self._known.get(function_call_id or "", {})
+        if speaker in meant:
+            return speaker, meant[speaker]
+        theirs = [(who, call_id) for who, call_id in meant.items() if speaker.agent in (who.agent, USER)]
+        return theirs[-1] if theirs else None
+
+    def call_ids(self) -> list[str]:
+        """All of them, in no particular order."""
+        return list(dict.fromkeys(call_id for meant in self._known.values() for call_id in meant.values()))
+
+
+# -- invocations -------------------------------------------------------------------------------------------------------
 
 UNNAMED = "unnamed_call"
 """The name that a nameless call gets in the model's history: providers refuse an empty one."""
@@ -77,6 +131,8 @@ class Step:
     async def read(self, response: LlmResponse) -> None:
         """Reads a response of a model that the tap did not see."""
         if self._reader is None or self._response is None:
+            if self.model_call.run.keeping is not None:
+                await self.model_call.run.keeping.give_up("a model is read from its partial events, without a tap")
             mint = self.model_call.new_call_id or self.model_call.run.engine.new_call_id
             self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
             self._request = None
@@ -94,6 +150,12 @@ class Step:
                 await self._new_response().record(
                     [CallStarted(dropped.call_id, UNNAMED, None), CallDiscarded(dropped.call_id, "malformed", detail)]
                 )
+
+    async def end_paused(self) -> None:
+        """The SDK does not ask for the rest of a response."""
+        for response in self.model_call.responses:
+            if isinstance(response, Response) and response.is_paused:
+                await response.end()
 
     def _new_response(self) -> Response:
         asked = self.model_call

@@ -17,8 +17,7 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from callstream.adk.contents import message_received
-from callstream.adk.invocations import Invocation, OnTruncated, Step, guard
-from callstream.adk.knowncalls import Speaker
+from callstream.adk.invocations import Invocation, OnTruncated, Speaker, Step, guard
 from callstream.runtime import TextFilter
 from callstream.runtime.run import ModelCall
 from callstream.tools import Tool

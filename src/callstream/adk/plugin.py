@@ -27,16 +27,23 @@ from google.genai import types
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from callstream.adk.answers import Incoming
-from callstream.adk.eventtexts import EventTexts
+from callstream.adk.calls import give_up_rewound
+from callstream.adk.eventtexts import EventTexts, record_judged
 from callstream.adk.execution import Execution, check_early, current_agent_tool
-from callstream.adk.invocations import Endings, Invocation, OnTruncated, Step, guard, open_run, restore_wire_ids
-from callstream.adk.judged import record_judged
+from callstream.adk.invocations import (
+    Endings,
+    Invocation,
+    OnTruncated,
+    Speaker,
+    Step,
+    guard,
+    open_run,
+    restore_wire_ids,
+)
 from callstream.adk.judges import Judges
-from callstream.adk.knowncalls import Speaker
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.adk.rewinding import give_up_rewound
 from callstream.adk.signatures import ThreadCalls, repair
 from callstream.adk.tapping import passes_by_tap
 from callstream.adk.tools import (
@@ -53,6 +60,7 @@ from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.runtime import Run, current_run
 from callstream.runtime.run import ModelCall, current_model_call
+from callstream.wire.gemini.decoding import CONTINUES
 
 logger = logging.getLogger("callstream")
 
@@ -319,6 +327,7 @@ class CallstreamPlugin(BasePlugin):
         )
         if not model_call.withholds:
             model_call.text_filters = self._judges.text_filters(callback_context.get_invocation_context())
+            model_call.keeps = not model_call.text_filters
         model_call.joins_text = self._joins_text(callback_context.get_invocation_context())
         invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)
@@ -365,6 +374,8 @@ class CallstreamPlugin(BasePlugin):
                 await step.read(llm_response)
             if llm_response.partial:
                 return None
+            if CONTINUES in (llm_response.finish_reason, llm_response.error_code):
+                await step.end_paused()
             await step.record_nameless()
         except RunOver:
             return None
@@ -400,8 +411,11 @@ class CallstreamPlugin(BasePlugin):
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
     ) -> dict[str, Any] | None:
         invocation = self._invocations.get(tool_context.invocation_id)
-        if invocation is not None:
-            await self._execution.record_return(invocation, tool, tool_context, result)
+        if invocation is None:
+            return None
+        if self._execution.was_given_again(invocation, tool_context):
+            return result  # which other callbacks have seen before
+        await self._execution.record_return(invocation, tool, tool_context, result)
         return None
 
     async def on_tool_error_callback(

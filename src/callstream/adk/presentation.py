@@ -2,20 +2,30 @@
 
 Most of it is predicted state, which a client may show before it is there: an argument of a tool that will become a key
 of the state.
+
+``AgentStream`` is what ``ADKAgent.run`` yields: a run that is begun, and followed in the journal to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from ag_ui.core import Message
 
-from callstream.agui import AguiEvent
-from callstream.agui.events import MessagesSnapshot, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
+from callstream.agui import AguiEvent, Conversation, Translator
+from callstream.agui.events import MessagesSnapshot, RunError, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
 from callstream.agui.input import result_value
 from callstream.agui.messages import AssistantMessage, Metadata
+from callstream.errors import AnswerRefused, CallstreamError, JournalError, TooMany
+from callstream.events import Record, RunEnded
+from callstream.journal import Journal
+from callstream.runtime import Driver
 
 CONFIRM_TOOL: Final = "confirm_changes"
 """The call that asks the client's user whether what was shown may stay. The model knows nothing of it."""
@@ -102,7 +112,7 @@ class Presentation:
             elif isinstance(event, ToolCallStart):
                 made += self._announcement(event)
             elif isinstance(event, MessagesSnapshot):
-                self._look_for_predictions(event)
+                self._look_for_calls(event)
             elif isinstance(event, ToolCallResult) and event.tool_call_id in self._held_back:
                 continue
             elif isinstance(event, ToolCallEnd) and (held := self._held.pop(event.tool_call_id, None)):
@@ -129,9 +139,105 @@ class Presentation:
         self._announced |= {name}
         return [CustomEvent(name="PredictState", value=payloads, metadata=started.metadata)]
 
-    def _look_for_predictions(self, snapshot: MessagesSnapshot) -> None:
-        """A client that joins learns of calls by a snapshot, and of their results later."""
-        for message in snapshot.messages:
-            for call in message.tool_calls or () if isinstance(message, AssistantMessage) else ():
-                if self._predictions.asks_about(call.function.name):
-                    self._held_back.add(call.id)
+    def _look_for_calls(self, snapshot: MessagesSnapshot) -> None:
+        """A client that joins learns of calls by a snapshot, and of their results later. What it has not is void."""
+        messages = [message for message in snapshot.messages if isinstance(message, AssistantMessage)]
+        calls = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
+        self._held = {call_id: held for call_id, held in self._held.items() if call_id in calls}
+        self._held_back |= {call_id for call_id, name in calls.items() if self._predictions.asks_about(name)}
+
+
+# -- what ADKAgent.run yields ------------------------------------------------------------------------------------------
+
+logger = logging.getLogger("callstream")
+
+_LAST_RECORD_SECONDS = 1.0
+"""How long a record may take that was written before the journal failed."""
+
+EventBatches: TypeAlias = AsyncGenerator[tuple[list[ShownEvent], int | None], None]
+"""The events of each record, with its number; None for those that are of no record."""
+
+
+class AgentStream:
+    """The events of one run. ``thread_at``: its thread up to a record. ``own``: the messages that the client has sent.
+
+    ``ends_with_snapshot``: whether a snapshot of the thread is the last event before the run's end.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        driver: Driver,
+        translator: Translator,
+        presentation: Presentation,
+        thread_at: Callable[[Record], Awaitable[Conversation]],
+        own: Sequence[Message],
+        *,
+        ends_with_snapshot: bool,
+    ) -> None:
+        self._journal = journal
+        self._driver = driver
+        self._translator = translator
+        self._presentation = presentation
+        self._thread_at = thread_at
+        self._own = own
+        self._ends_with_snapshot = ends_with_snapshot
+
+    async def batches(self, thread_id: str, begin: Callable[[], Awaitable[str]]) -> EventBatches:
+        """Whoever iterates this owns the run: closing it stops the run."""
+        try:
+            run_id = await begin()
+        except TooMany as full:
+            yield _refusal("too_many_runs", f"There are {full.most} runs already; try again later.")
+            return
+        except AnswerRefused as refused:
+            yield _refusal("answer_refused", str(refused))
+            return
+        except CallstreamError:
+            logger.exception("a run of thread %s could not be started", thread_id)
+            yield _refusal("failed", "The run could not be started.")
+            return
+        async with self._driver.watch(run_id) as task:
+            try:
+                async with aclosing(self._journal.follow(run_id)) as records:  # type: ignore[type-var]
+                    while (record := await _next(records, task)) is not None:
+                        yield self._presentation.show(await self._translate(record)), record.seq
+            except JournalError:
+                # A stream that merely stops looks like success.
+                yield self._presentation.show(self._translator.end()), None
+                raise
+            if task is not None:
+                await asyncio.wait({task})
+
+    async def _translate(self, record: Record) -> list[AguiEvent]:
+        events = self._translator.feed(record)
+        if isinstance(record.event, RunEnded) and self._ends_with_snapshot:
+            events.insert(-1, (await self._thread_at(record)).snapshot())
+        elif self._translator.snapshot_at is not None:
+            own = [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in self._own]
+            events.insert(self._translator.snapshot_at, (await self._thread_at(record)).snapshot(own))
+        return events
+
+
+def _refusal(code: str, message: str) -> tuple[list[ShownEvent], None]:
+    return [RunError(message=message, code=code, metadata=Metadata(0))], None
+
+
+async def _next(records: AsyncIterator[Record], task: asyncio.Task[None] | None) -> Record | None:
+    """The next record of a run. JournalError if the journal has not taken the run's end, so that none can come."""
+    if task is None:
+        return await anext(records, None)
+    limit = asyncio.timeout(None)
+
+    def give_up(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), JournalError):
+            limit.reschedule(asyncio.get_running_loop().time() + _LAST_RECORD_SECONDS)
+
+    try:
+        async with limit:
+            task.add_done_callback(give_up)
+            return await anext(records, None)
+    except TimeoutError:
+        raise JournalError("the journal did not take the end of the run") from None
+    finally:
+        task.remove_done_callback(give_up)

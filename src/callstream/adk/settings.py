@@ -1,4 +1,4 @@
-"""What ``ADKAgent`` can be told.
+"""The options of ``ADKAgent``.
 
 ``AgentOptions`` is the one list. A default other than None stands beside its type.
 """

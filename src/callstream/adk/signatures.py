@@ -26,8 +26,9 @@ from callstream.calls import Call
 from callstream.journal import Journal
 from callstream.runtime import Run
 from callstream.runtime.run import current_model_call
+from callstream.wire import gemini
 
-SENTINEL = b"skip_thought_signature_validator"
+SENTINEL = base64.b64decode(gemini.SENTINEL)
 
 _GENERATION = re.compile(r"(?:^|/)gemini-(\d+)")
 _LATEST = re.compile(r"(?:^|/)gemini-(?:[a-z]+-)*latest$")
@@ -71,7 +72,7 @@ async def repair(
     """
     if request.previous_interaction_id is not None:
         return  # the server has the history, and google-adk would send it a signed call once more
-    unsigned = [index for index, content in enumerate(request.contents) if _unsigned(content) is not None]
+    unsigned = list(gemini.unsigned(list(map(_said, request.contents))))
     if not unsigned:
         return
     model = request.model or ""
@@ -83,17 +84,15 @@ async def repair(
         demands = has_signed or known.has_signed
         if not demands:
             return
-    turn = _turn(request.contents)
-    for index in unsigned:
+    for index, is_current in unsigned:
         content = request.contents[index]
-        position = _unsigned(content)
-        if position is None or content.parts is None:
-            continue
-        part = content.parts[position]
-        otherwise = SENTINEL if demands and index >= turn else part.thought_signature
+        parts = list(content.parts or ())
+        position = next(at for at, part in enumerate(parts) if part.function_call is not None)
+        part = parts[position]
+        assert part.function_call is not None
+        otherwise = SENTINEL if demands and is_current else part.thought_signature
         signature = known.signature_of(part.function_call) or otherwise
         if signature != part.thought_signature:
-            parts = list(content.parts)
             parts[position] = part.model_copy(update={"thought_signature": signature})
             request.contents[index] = content.model_copy(update={"parts": parts})
 
@@ -127,9 +126,7 @@ class _Known:
                 known.has_signed = True
         return known
 
-    def signature_of(self, call: types.FunctionCall | None) -> bytes | None:
-        if call is None:
-            return None
+    def signature_of(self, call: types.FunctionCall) -> bytes | None:
         if call.id:
             return self._by_id.get(call.id)
         # Ids that google-adk made up are not in the request: calls that say the same are taken in order.
@@ -148,23 +145,13 @@ def _demands(model: str) -> bool | None:
     return True if _LATEST.search(model) else None
 
 
-def _unsigned(content: types.Content) -> int | None:
-    """Where the first call of a content is, if it has no real signature."""
-    if content.role != "model":
-        return None
-    for position, part in enumerate(content.parts or ()):
-        if part.function_call is not None:
-            return position if part.thought_signature in (None, b"", SENTINEL) else None
-    return None
-
-
-def _turn(contents: list[types.Content]) -> int:
-    """Where the current turn begins: after the last content in which a user says something."""
-    for index in reversed(range(len(contents))):
-        parts = contents[index].parts or []
-        if contents[index].role != "model" and any(part.function_response is None for part in parts):
-            return index + 1
-    return 0
+def _said(content: types.Content) -> gemini.Said:
+    parts = content.parts or []
+    return gemini.Said(
+        content.role == "model",
+        [part.thought_signature not in (None, b"", SENTINEL) for part in parts if part.function_call is not None],
+        any(part.function_response is None for part in parts),
+    )
 
 
 def _call_parts(session: Session) -> Iterator[tuple[Event, types.Part]]:

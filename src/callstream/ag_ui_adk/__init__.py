@@ -17,7 +17,7 @@ from ag_ui.core import AssistantMessage, Message, ToolMessage
 
 from callstream.adk import ADKAgent as AnyADKAgent
 from callstream.adk import repair_thought_signatures
-from callstream.adk.state import CONTEXT_KEY
+from callstream.adk.threads import CONTEXT_KEY
 from callstream.ag_ui_adk.agent import MIGRATION_PAGE, AgentResolver
 from callstream.ag_ui_adk.agent import CompatibleAgent as ADKAgent
 from callstream.ag_ui_adk.agent import CompatibleMapping as PredictStateMapping

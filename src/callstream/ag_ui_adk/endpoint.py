@@ -20,7 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
 from callstream.adk import ADKAgent
-from callstream.adk.state import accept_state
+from callstream.adk.threads import accept_state
 from callstream.ag_ui_adk.headers import StateExtractor, make_extract_headers
 from callstream.errors import UsageError
 from callstream.runtime import remote_parent

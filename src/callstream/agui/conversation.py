@@ -40,7 +40,7 @@ from callstream.agui.events import (
     ToolCallResult,
     ToolCallStart,
 )
-from callstream.agui.layout import Layout, RunInput
+from callstream.agui.layout import Layout, RunInput, reasoning_message
 from callstream.agui.messages import AssistantMessage, Message, Metadata, ReasoningMessage
 from callstream.agui.results import View, result_text
 from callstream.agui.translator import TOOL_PROGRESS, Translator
@@ -59,7 +59,7 @@ from callstream.view import MessageView, Part, Passage, RunView, condensed
 
 # The snapshot says all there is to say about progress; activities that an application shows by itself are its own.
 _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
-# Whoever joins has to know of agents that are at work, and is told of all, so that it can tell what is whose.
+# A client that joins gets all agents that are at work, so that it knows what is whose.
 _LIVES: Final = (SubagentStarted, SubagentFinished, SubagentError)
 
 
@@ -74,6 +74,16 @@ class Onlooker:
         self._translator = Translator(self.view)
         self._input = RunInput()
         self._known = set(known)
+        self._has_message = False
+
+    @property
+    def snapshot_at(self) -> int | None:
+        """Where among the events of the last record a snapshot of all messages belongs; None if that has to have none."""
+        return 0 if self._has_message else self._translator.snapshot_at
+
+    def may_want_snapshot(self, record: Record) -> bool:
+        """Whether ``feed`` may set ``snapshot_at`` for this record."""
+        return isinstance(record.event, MessageReceived) or self._translator.may_want_snapshot(record)
 
     @classmethod
     def resume(cls, run: RunView, view: View, known: Iterable[str]) -> Self:
@@ -87,8 +97,9 @@ class Onlooker:
     def feed(self, record: Record) -> tuple[list[AguiEvent], Message | None]:
         """The record's events for a client, or a message of another client, for which there are no events.
 
-        The client gets such a message with a snapshot of them all.
+        The client gets such a message with a snapshot of them all, see ``snapshot_at``.
         """
+        self._has_message = False
         events = [*self._translator.feed(record), *self._answers(record.event)]
         match record.event:
             case RunStarted(input=run_input):
@@ -99,6 +110,7 @@ class Onlooker:
                 message = self._input.message(received, record.seq)
                 if message is not None and message.id not in self._known:
                     self._known.add(message.id)
+                    self._has_message = True
                     return events, message
         return events, None
 
@@ -120,6 +132,7 @@ class Conversation:
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View()
         self._past = Layout(self.view)  # of the runs before the last one
+        self._left_out: set[str] = set()  # what they have said that is not shown
         self._run = self.view.fold()
         self._onlooker: Onlooker | None = None
 
@@ -177,6 +190,7 @@ class Conversation:
     def _apply(self, record: Record) -> None:
         if isinstance(record.event, RunStarted):
             self._past.add(self._run)
+            self._left_out |= self._run.unshown
             self._run = self.view.fold(state=self._run.state)
         elif record.run_id != self._run.run_id:
             raise UsageError(f"expected a record of run {self.run_id!r} or a run's first, got {record!r:.200}")
@@ -189,14 +203,19 @@ class Conversation:
         elif self._onlooker is None:
             self._onlooker = self.onlooker
         self._apply(record)
-        events, message = self._onlooker.feed(record)
-        return events if message is None else [self.snapshot()]
+        events, _ = self._onlooker.feed(record)
+        if self._onlooker.snapshot_at is not None:
+            events.insert(self._onlooker.snapshot_at, self.snapshot())
+        return events
 
-    def snapshot(self) -> MessagesSnapshot:
-        """All messages of the thread."""
-        return self._snapshot(self.messages)
+    def snapshot(self, own: Iterable[dict[str, Any]] = ()) -> MessagesSnapshot:
+        """All messages of the thread, and those of ``own``, which a client has sent, that no run knows."""
+        messages = self.messages
+        if self._run.seq == self._run.resumed_seq:
+            messages += _emptied(messages, self._run)
+        return self._snapshot(_with_own(messages, own, self._left_out | self._run.unshown))
 
-    def _snapshot(self, messages: tuple[Message, ...]) -> MessagesSnapshot:
+    def _snapshot(self, messages: tuple[Message | dict[str, Any], ...]) -> MessagesSnapshot:
         return MessagesSnapshot(messages=messages, metadata=Metadata(self.seq, _OWNED))
 
     def prelude(self) -> list[AguiEvent]:
@@ -265,6 +284,32 @@ def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple
             agent = event.subagent_run_id
             return (*begun, ReasoningMessage(id=event.message_id, subagent_run_id=agent, content=""))
     return ()
+
+
+def _emptied(messages: tuple[Message, ...], run: RunView) -> tuple[Message, ...]:
+    """Reasoning that is void, without its text, for a snapshot that would have none: clients then keep what they have."""
+    if any(isinstance(message, ReasoningMessage) for message in messages):
+        return ()
+    void = [message for message in run.void.values() if message.reasoning]
+    return tuple(msgspec.structs.replace(reasoning_message(message), content="") for message in void[:1])
+
+
+def _with_own(
+    messages: tuple[Message, ...], own: Iterable[dict[str, Any]], void: set[str]
+) -> tuple[Message | dict[str, Any], ...]:
+    """A client's own messages stand where it has them: behind the one before them."""
+    known = {message.id for message in messages}
+    behind: dict[str | None, list[dict[str, Any]]] = {}
+    last: str | None = None
+    for message in own:
+        if message["id"] in known:
+            last = message["id"]
+        elif message["id"] not in void:
+            behind.setdefault(last, []).append(message)
+    if not behind:
+        return messages
+    placed = [each for message in messages for each in (message, *behind.get(message.id, ()))]
+    return (*behind.get(None, ()), *placed)
 
 
 def _subject(event: AguiEvent) -> str | None:

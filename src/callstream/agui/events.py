@@ -213,7 +213,9 @@ class StateDelta(_Event, frozen=True, kw_only=True):
 
 
 class MessagesSnapshot(_Event, frozen=True, kw_only=True):
-    messages: tuple[Message, ...]
+    """What is a ``dict`` in it came from the client."""
+
+    messages: tuple[Message | dict[str, Any], ...]
 
 
 AguiEvent: TypeAlias = (

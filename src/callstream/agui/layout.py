@@ -96,7 +96,7 @@ class Layout:
         reasoning = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"]
         spoken = message.spoken
         if reasoning:
-            placed.append((reasoning[0].first_seq, 0, _reasoning_message(message, reasoning)))
+            placed.append((reasoning[0].first_seq, 0, reasoning_message(message)))
         if spoken:
             placed.append((spoken[0].first_seq, 0, _assistant_message(message)))
         for call in message.calls:
@@ -191,8 +191,9 @@ def _assistant_message(message: MessageView) -> AssistantMessage:
     )
 
 
-def _reasoning_message(message: MessageView, reasoning: list[Any]) -> ReasoningMessage:
-    last = reasoning[-1]
+def reasoning_message(message: MessageView) -> ReasoningMessage:
+    """What a message has of reasoning, which has to have some."""
+    last = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"][-1]
     return ReasoningMessage(
         id=f"reasoning-{message.message_id}",
         subagent_run_id=message.within and subagent_run_id(message.within),
@@ -241,7 +242,7 @@ class RunInput:
 
     def messages(self, run: RunView) -> list[tuple[int, Message]]:
         """All that is shown of the run's input, with the numbers of the records that brought it."""
-        ends = [message.first_seq for message in run.messages.values()]
+        ends = [message.first_seq for message in (*run.messages.values(), *run.void.values())]
         ends += [answer.outcome_seq for answer in run.answers.values() if isinstance(answer.outcome, _ANSWERS)]
         end = min(ends, default=run.seq + 1)
         found = []

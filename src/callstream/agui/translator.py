@@ -16,7 +16,7 @@ has an empty text before it, because that is where the protocol has the agent's 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Self, TypeAlias, assert_never
 
 import msgspec
@@ -57,7 +57,16 @@ from callstream.agui.messages import Metadata, subagent_run_id
 from callstream.agui.results import View, result_text
 from callstream.calls import CallState
 from callstream.errors import UsageError
-from callstream.events import CallFailed, CallReturned, Question, Record, RunStarted
+from callstream.events import (
+    PIECES,
+    CallFailed,
+    CallReturned,
+    Question,
+    Record,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+)
 from callstream.view import (
     AnswerView,
     Asked,
@@ -68,12 +77,14 @@ from callstream.view import (
     Grew,
     InputCame,
     MessageBegan,
+    MessageView,
     Opened,
     Outcome,
     Part,
     Passage,
     Progressed,
     RanEarly,
+    Resumed,
     RunView,
     Settled,
     Signed,
@@ -93,6 +104,11 @@ class Translator:
 
     What the client itself has sent is not sent back: its messages, and answers to calls of earlier runs that it gave as
     tool messages (records with a ``message_id``). Answers that came another way are.
+
+    Where another process goes on with the run, what was said in responses that were cut has to go. AG-UI has no event for
+    that: a snapshot of all the thread's messages says it, which has to come before those messages are closed, because the
+    end of a call makes clients run its tool. A translator knows no other run, so it only says where the snapshot belongs:
+    ``snapshot_at``.
     """
 
     def __init__(self, view: View | None = None) -> None:
@@ -102,6 +118,10 @@ class Translator:
         """The calls whose tools have asked a model, and whether they may go on to do so."""
         self._client_tools = self.view.client_tools
         self._has_ended = False
+        self._owes_snapshot = False
+        """Whether a client has reasoning that is void: it goes with a snapshot that has other reasoning."""
+        self.snapshot_at: int | None = None
+        """Where among the events of the last record a MESSAGES_SNAPSHOT belongs; None if that has to have none."""
 
     @classmethod
     def resume(cls, run: RunView, view: View | None = None) -> Self:
@@ -110,7 +130,12 @@ class Translator:
         translator._run.unshown = run.unshown.copy()
         for record in condensed(run):
             translator.feed(record)
+        translator._owes_snapshot = _has_reasoning(run.void.values()) and not _has_reasoning(run.messages.values())
         return translator
+
+    def may_want_snapshot(self, record: Record) -> bool:
+        """Whether ``feed`` may set ``snapshot_at`` for this record."""
+        return isinstance(record.event, RunResumed) or self._may_pay(record)
 
     @property
     def seq(self) -> int:
@@ -125,10 +150,23 @@ class Translator:
             raise UsageError(f"expected the first record of run {record.run_id!r}, got record {record.seq}")
         metadata = Metadata(record.seq)
         events: list[AguiEvent] = []
+        self.snapshot_at = None
         for change in self._run.feed(record):
-            told = _TABLE[type(change)](self, change, metadata)
-            events += _attributed(told, change) if self._at_work else told
+            made = _TABLE[type(change)](self, change, metadata)
+            events += _attributed(made, change) if self._at_work else made
+        if self._may_pay(record):
+            self._pay_snapshot(len(events) - isinstance(record.event, RunEnded))
         return events
+
+    def _may_pay(self, record: Record) -> bool:
+        """Whether a snapshot that is owed may be due. What is being written ends with other records than pieces."""
+        return self._owes_snapshot and type(record.event) not in PIECES and not isinstance(record.event, RunResumed)
+
+    def _pay_snapshot(self, place: int) -> None:
+        """Clients do not continue what is half in a snapshot, so it waits until nothing is being written."""
+        if not self._run.open_parts and _has_reasoning(self._run.messages.values()):
+            self._owes_snapshot = False
+            self.snapshot_at = place
 
     def end(self) -> list[AguiEvent]:
         """For a stream that has to end before its run: says so to the client, which a mere end would not."""
@@ -257,6 +295,21 @@ class Translator:
             return [StateSnapshot(snapshot=change.state, metadata=metadata)]
         return [StateDelta(delta=change.patch, metadata=metadata)]
 
+    def _resumed(self, change: Resumed, metadata: Metadata) -> list[AguiEvent]:
+        """Nothing is said of results: with the snapshot, the calls are gone."""
+        if not any(message.parts for message in change.void):
+            return []
+        self.snapshot_at = 0
+        if _has_reasoning(change.void):
+            self._owes_snapshot = not _has_reasoning(self._run.messages.values())
+        closing = [event for part in change.cut_off for event in _attributed(_ends(part, metadata), Closed(part))]
+        called = [call.call_id for message in change.void for call in message.calls]
+        return closing + [
+            SubagentFinished(subagent_run_id=subagent_run_id(call_id), metadata=metadata)
+            for call_id in reversed(called)
+            if self._at_work.pop(call_id, False)
+        ]
+
     def _ended(self, change: Ended, metadata: Metadata) -> list[AguiEvent]:
         self._has_ended = True
         outcome, reason = self._run.outcome, self._run.reason
@@ -316,6 +369,7 @@ _TABLE: Final[dict[type[Any], _Row]] = {
     Progressed: Translator._progressed,
     Settled: Translator._settled,
     StateMoved: Translator._state_moved,
+    Resumed: Translator._resumed,
     Ended: Translator._ended,
     # A client has its own messages, and a call that awaits an answer is named at the end of the run.
     InputCame: Translator._nothing,
@@ -355,6 +409,10 @@ def _signature(call: CallView, signature: str, metadata: Metadata) -> AguiEvent:
     return ReasoningEncryptedValue(
         subtype="tool-call", entity_id=call.call_id, encrypted_value=signature, metadata=metadata
     )
+
+
+def _has_reasoning(messages: Iterable[MessageView]) -> bool:
+    return any(isinstance(part, Passage) and part.kind == "reasoning" for each in messages for part in each.parts)
 
 
 def _thought_id(message_id: str) -> str:

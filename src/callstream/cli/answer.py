@@ -1,4 +1,4 @@
-"""``callstream answer``: answers a call that is waiting for one.
+"""``callstream answer`` and ``stop``: what only the server that has a run can do.
 
 An answer goes through the server, never straight into the journal: the agent has to hear it and continue.
 """
@@ -11,6 +11,7 @@ import sys
 import uuid
 from contextlib import aclosing
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.cli.client import ServerClient, server_address
@@ -21,6 +22,11 @@ from callstream.events import CallProgressed
 
 
 def add_to(commands: Commands) -> None:
+    _add_answer(commands)
+    _add_stop(commands)
+
+
+def _add_answer(commands: Commands) -> None:
     parser = commands.add(
         "answer",
         answer,
@@ -39,6 +45,23 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--error", metavar="TEXT", help="answer that the call failed, and why")
     add_server(parser)
     add_json(parser, "the outcome as one JSON document")
+
+
+def _add_stop(commands: Commands) -> None:
+    parser = commands.add(
+        "stop",
+        stop,
+        summary="stop a run of a running server",
+        description="""Asks a server to stop a run, in whichever process it is active: hooks are aborted, open calls
+            discarded, the model's stream closed. This needs --server (or CALLSTREAM_SERVER).""",
+        examples="""
+            callstream stop run_8a1f --server http://127.0.0.1:8000
+            callstream stop run_8a1f --server http://127.0.0.1:8000 --reason "wrong document" """,
+    )
+    parser.add_argument("stopped", metavar="RUN", help="the run's id")
+    parser.add_argument("--reason", default="stopped", help="the reason for the journal (default: stopped)")
+    add_server(parser)
+    add_json(parser, "the server's answer, one JSON document")
 
 
 async def answer(options: argparse.Namespace, out: Printer) -> int:
@@ -131,3 +154,14 @@ async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tu
                 case "RUN_ERROR":
                     failure = str(event.get("message") or event.get("code") or "no reason given")
     return run_id, failure
+
+
+async def stop(options: argparse.Namespace, out: Printer) -> int:
+    client = ServerClient(server_address(options))
+    answer = await client.post(f"/runs/{quote(options.stopped, safe='')}/stop", {"reason": options.reason})
+    if options.json:
+        out.json(answer)
+    else:
+        outcome = answer.get("outcome") if isinstance(answer, dict) else None
+        out.line(f"run {options.stopped} has ended: {outcome}" if outcome else f"run {options.stopped} is stopping")
+    return 0

@@ -21,6 +21,7 @@ _EXTRAS = {
     "cli": ("rich", "httpx"),
     "sessions": ("sqlalchemy",),
     "telemetry": ("opentelemetry-api",),
+    "guards": ("pyyaml", "regex"),
 }
 _OTHERS = ("msgspec", "httpx2", "anthropic", "openai", "boto3", "cohere", "ollama", "litellm")
 
@@ -80,7 +81,7 @@ def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, 
         problems.append(str(error))
         return []
     if not is_adk(target.found):
-        problems.append(f"{target.given} is a {type(target.found).__name__}, not a google-adk app or agent")
+        problems.append(f"{target.text} is a {type(target.found).__name__}, not a google-adk app or agent")
         return []
     found = model_paths(target.found)
     problems += [f"the model of agent {each.agent} cannot be created: {each.detail}" for each in found if each.detail]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 
 from callstream import Callstream
@@ -73,6 +74,7 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     from callstream.journal import Housekeeping, open_journal
 
     out = set_up_logs(options, out)
+    _keep_out_of_logs()
     key = os.environ.get(_KEY) or None
     if options.auth and key is None:
         raise misused(f"--auth asks clients for the key in {_KEY}, which is not set")
@@ -84,21 +86,39 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {hide_password(url)}")
     retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
-    guards = [_guard(given) for given in options.guard or ()]
-    callstream = Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain)), guards=guards)
+    guards = [_guard(text) for text in options.guard or ()]
     settings = GatewaySettings(linger=options.linger)
+    # What clients may come back for goes when its run is compacted.
+    housekeeping = Housekeeping(retain=retain, compact_after=settings.window)
+    callstream = Callstream(open_journal(url, housekeeping=housekeeping), guards=guards)
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
     bases = {name: f"base URL for {name}" for name in ("anthropic", "openai/v1", "gemini", *upstreams)}
     return await serve_made(app, options, out, bases)
 
 
-def _guard(given: str) -> Guard:
-    if given.endswith((".yaml", ".yml", ".json")):
-        return Rules.load(given)
-    found = load_target(given).found
+def _keep_out_of_logs() -> None:
+    """Keys, which some clients send in the query of the address, and what is no error: a WebSocket that was refused."""
+    for name in ("httpx", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # they log the addresses of all requests
+    logging.getLogger("uvicorn.access").addFilter(_cut_query)
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: "without completing handshake" not in record.getMessage()
+    )
+
+
+def _cut_query(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple):
+        record.args = tuple(arg.partition("?")[0] if isinstance(arg, str) else arg for arg in record.args)
+    return True
+
+
+def _guard(text: str) -> Guard:
+    if text.endswith((".yaml", ".yml", ".json")):
+        return Rules.load(text)
+    found = load_target(text).found
     if not callable(found):
-        raise misused(f"expected --guard module:function, or a file of rules, got {given!r}, which cannot be called")
+        raise misused(f"expected --guard module:function, or a file of rules, got {text!r}, which cannot be called")
     guard: Guard = found
     return guard
 

@@ -14,8 +14,9 @@ from callstream.cli.options import Commands, add_json, add_source, positive
 from callstream.cli.output import CommandError, Printer, clean, duration, moment, one_line
 from callstream.cli.sources import RecordSource, source_of
 from callstream.errors import CallstreamError
-from callstream.events import CallStarted
+from callstream.events import CallStarted, Record, RunResumed
 from callstream.journal import RunRow
+from callstream.view import CallView, RunView
 
 
 def add_to(commands: Commands) -> None:
@@ -111,11 +112,11 @@ async def show(options: argparse.Namespace, out: Printer) -> int:
         call = await source.call(options.call_id)
         if call is None:
             raise CommandError(f"call {options.call_id!r} not found in {source.where}")
-        agent = None if options.json else await _agent_of(call, source)
+        made = None if options.json else await _made_in(call, source)
     if options.json:
         out.json(msgspec.structs.asdict(call))
         return 0
-    for name, value in _facts(call, agent):
+    for name, value in _facts(call, made):
         out.line(f"{name:10} {clean(value)}")
     out.line()
     out.line("arguments" if call.args_json else "no arguments")
@@ -129,6 +130,8 @@ async def show(options: argparse.Namespace, out: Printer) -> int:
 
 def _run(row: RunRow) -> tuple[str, ...]:
     outcome: str = row.outcome or "running"
+    if row.attempt > 1:
+        outcome += f", attempt {row.attempt}"
     took = duration(row.ended_at - row.started_at) if row.ended_at is not None else ""
     if row.reason:
         outcome += f" ({one_line(row.reason, 40)})"
@@ -154,21 +157,47 @@ def _outcome(call: Call) -> str:
     return "" if call.result is None else one_line(call.result)
 
 
-async def _agent_of(call: Call, source: RecordSource) -> str | None:
-    """Who made it: the record with which it began tells."""
-    async with aclosing(source.follow(call.run_id or "")) as records:
-        async for record in records:
-            if record is not None and isinstance(record.event, CallStarted) and record.event.call_id == call.call_id:
-                return record.author
+async def _made_in(call: Call, source: RecordSource) -> tuple[CallView, RunView] | None:
+    """The call as its run has it, by the run's records: who made it, and whether it is void."""
+    for row in await source.runs(run_id=call.run_id or ""):
+        records: list[Record] = []
+        attempt, has_begun = 1, False
+        async with aclosing(source.follow(row.run_id)) as followed:
+            async for record in followed:
+                if record is None:
+                    records.clear()  # it is told from its beginning again
+                    continue
+                records.append(record)
+                if isinstance(record.event, RunResumed):
+                    attempt = record.event.attempt
+                has_begun |= isinstance(record.event, CallStarted) and record.event.call_id == call.call_id
+                if has_begun and attempt >= row.attempt:
+                    break  # the run may go on for long
+        view = RunView.of(records)
+        void = [made for message in view.void.values() for made in message.calls]
+        for made in (*view.calls.values(), *void):
+            if made.call_id == call.call_id:
+                return made, view
     return None
 
 
-def _facts(call: Call, agent: str | None) -> list[tuple[str, str]]:
+def _attempt(made: CallView, view: RunView) -> str | None:
+    """Which process of the run's read the call, where there were several."""
+    if view.attempt == 1:
+        return None
+    void = view.void.get(made.message_id)
+    message = void or view.messages[made.message_id]
+    what = "; void: the response was cut, and the model was asked again" if void is not None else ""
+    return f"{message.attempt} of {view.attempt}{what}"
+
+
+def _facts(call: Call, made: tuple[CallView, RunView] | None) -> list[tuple[str, str]]:
     found: list[tuple[str, Any]] = [
         ("call", call.call_id),
         ("tool", call.name),
-        ("agent", agent),
+        ("agent", None if made is None else made[0].author),
         ("state", str(call.state)),
+        ("attempt", None if made is None else _attempt(*made)),
         ("reason", call.reason),
         ("detail", call.detail),
         ("error", call.error),

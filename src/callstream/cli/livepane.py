@@ -1,14 +1,128 @@
-"""A run drawn live in the terminal, with rich: what is active at the bottom, what is over above it."""
+"""What there is to see of a run in a terminal, and how it is drawn live, with rich.
+
+What is active is at the bottom, what is over above it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+import json
+from typing import TYPE_CHECKING, Any, assert_never
 
 from callstream.calls import AT_REST, CallState
 from callstream.cli.output import clean, duration, one_line
-from callstream.cli.scene import Preview, Scene, answer_text, bar_of, heading_of
-from callstream.events import CallDiscarded, CallFailed, CallReturned, Record
-from callstream.view import AnswerView, CallView, InputView, Item, Passage
+from callstream.errors import WireError
+from callstream.events import CallDiscarded, CallFailed, CallReturned, Record, RunResumed
+from callstream.jsontext.stream import JsonStream
+from callstream.view import AnswerView, CallView, Grew, InputView, Item, Opened, Passage, RunView
+
+# -- what there is to see ----------------------------------------------------------------------------------------------
+
+
+class Preview:
+    """The arguments of a call while they arrive: how many, how fast, and what they say so far."""
+
+    def __init__(self, *, is_text: bool) -> None:
+        self.first_at: float | None = None
+        self.chars = 0
+        self.deltas = 0
+        self._stream = None if is_text else JsonStream(unique_names=True)
+
+    def append(self, text: str, at: float) -> None:
+        """A piece of argument text, or all of it."""
+        self.first_at = self.first_at or at
+        self.chars += len(text)
+        self.deltas += 1
+        if self._stream is not None:
+            try:
+                self._stream.feed(text)
+            except WireError:
+                self._stream = None  # it is shown as it came
+
+    def fields(self, call: CallView) -> list[tuple[str, str]]:
+        """Names and values as text; what is no object has no names."""
+        value = self._stream.value if self._stream is not None else call.args_text
+        if isinstance(value, dict):
+            return [(name, as_text(each)) for name, each in value.items()]
+        return [("", as_text(value))] if self.chars else []
+
+
+class Scene:
+    """A run as it is until now."""
+
+    def __init__(self) -> None:
+        self.view = RunView()
+        self.previews: dict[str, Preview] = {}
+
+    def feed(self, record: Record) -> None:
+        for change in self.view.feed(record):
+            match change:
+                case Opened(part=CallView() as call):
+                    self.previews[call.call_id] = Preview(is_text=call.encoding == "text")
+                case Grew(part=CallView() as call, text=text) if text:
+                    self.previews[call.call_id].append(text, record.at)
+                case _:
+                    pass
+
+    def is_settled(self, item: Item) -> bool:
+        """Whether nothing more will happen to an item."""
+        match item:
+            case Passage(end_seq=end_seq):
+                return end_seq is not None
+            case CallView(state=state):
+                return state in AT_REST
+            case AnswerView(outcome=outcome):
+                return outcome is not None or self.view.outcome is not None
+            case _:
+                return True
+
+
+def describe_attempt(view: RunView) -> str:
+    """That another process goes on with the run, and what of the attempt before is void."""
+    cut = [message for message in view.void.values() if message.attempt == view.attempt - 1]
+    names = ", ".join(call.name for message in cut for call in message.calls)
+    void = f"; void: the response that was cut{' with ' if names else ''}{names}" if cut else ""
+    return f"attempt {view.attempt}: another process goes on{void}"
+
+
+def heading_of(passage: Passage) -> str:
+    """Who says it, and whether that is reasoning."""
+    if passage.kind == "text":
+        return passage.author or "model"
+    return "reasoning" if passage.author is None else f"reasoning of {passage.author}"
+
+
+def answer_text(answer: AnswerView) -> str:
+    match answer.outcome:
+        case CallReturned(result=result):
+            return as_text(result)
+        case CallFailed(error=error):
+            return error
+        case None:
+            return as_text(answer.progress)
+        case _:
+            return str(answer.as_json()["state"])
+
+
+def bar_of(progress: Any, width: int = 30) -> str | None:
+    """A report of a tool as a bar, where it tells how far of what; None where it does not."""
+    if not isinstance(progress, dict):
+        return None
+    done, total, message = progress.get("done"), progress.get("total"), progress.get("message")
+    if done is None or total is None or not (_is_number(done) and _is_number(total)) or total <= 0:
+        return None
+    filled = min(width, max(0, round(width * done / total)))
+    return f"[{'#' * filled}{'.' * (width - filled)}] {done:g}/{total:g}" + (f" {message}" if message else "")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# -- how it is drawn ---------------------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -51,9 +165,12 @@ class LivePane:
     def show(self, record: Record) -> None:
         view = self._scene.view
         is_first = view.run_id is None
+        before = view.items
         self._scene.feed(record)
         if is_first:
             self._console.rule(clean(f"run {record.run_id}, thread {view.thread_id}"), align="left", style="dim")
+        if isinstance(record.event, RunResumed):
+            self._print_void(before)
         self._print_settled()
         if view.outcome is not None:
             self._finish()
@@ -88,6 +205,17 @@ class LivePane:
             self._live.refresh()  # else what is printed above would stand in the pane once more
             for item in settled:
                 self._console.print(self._item(item, _KEPT))
+
+    def _print_void(self, before: list[Item]) -> None:
+        """What counts no more is printed for good, struck through, as far as it was in the pane."""
+        view = self._scene.view
+        valid = {id(item) for item in view.items}
+        void = [item for item in before[self._printed :] if id(item) not in valid]
+        self._printed = sum(id(item) in valid for item in before[: self._printed])
+        self._live.refresh()
+        for item in void:
+            self._console.print(self._item(item, _KEPT), style="strike dim")
+        self._console.print(clean(describe_attempt(view)), style="yellow")
 
     def _draw(self) -> RenderableType:
         from rich.console import Group

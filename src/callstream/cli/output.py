@@ -171,5 +171,5 @@ class CommandError(Exception):
 
 
 def misused(sentence: str) -> CommandError:
-    """The command was given something that cannot be."""
+    """An option or an argument that cannot be."""
     return CommandError(sentence, MISUSED)

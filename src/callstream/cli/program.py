@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from callstream import __version__
-from callstream.cli import answer, demo, doctor, gateway, housekeeping, listing, recording, serve, stop, watch
+from callstream.cli import answer, demo, doctor, gateway, housekeeping, listing, recording, serve, watch
 from callstream.cli.options import Commands
 from callstream.cli.output import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError, Printer, clean
 from callstream.errors import CallstreamError, UsageError
@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     program: list[str] = []
-    if given[:1] in (["record"], ["replay"]) and "--" in given:
-        place = given.index("--")
-        given, program = given[:place], given[place + 1 :]
+    if words[:1] in (["record"], ["replay"]) and "--" in words:
+        place = words.index("--")
+        words, program = words[:place], words[place + 1 :]
     parser = _parser()
     try:
-        options = parser.parse_args(given, argparse.Namespace(given=given, program=program))
+        options = parser.parse_args(words, argparse.Namespace(arguments=words, program=program))
         if not hasattr(options, "run"):
             parser.print_help()
             return 0
@@ -140,6 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"callstream {__version__}")
     commands = Commands(parser.add_subparsers(title="commands", metavar="<command>", dest="command"))
-    for room in (demo, serve, gateway, watch, listing, answer, stop, recording, housekeeping, doctor):
+    for room in (demo, serve, gateway, watch, listing, answer, recording, housekeeping, doctor):
         room.add_to(commands)
     return parser

@@ -1,4 +1,4 @@
-"""``callstream record`` and ``replay``: a provider's answers, kept once and given again without it."""
+"""``callstream record`` and ``replay``: a provider's answers, kept once and sent again without it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ logger = logging.getLogger("callstream.server")
 
 _LOG_FORMATS = ("text", "json")
 _SESSIONS = "CALLSTREAM_SESSIONS"
+_OF_CREATE_APP = ("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after", "stream_arguments")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -120,21 +121,8 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
     quiet_adk()
     target = load_target(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
-        for option in (
-            "journal",
-            "sessions",
-            "auth",
-            "on_disconnect",
-            "cors_origin",
-            "forget_after",
-            "stream_arguments",
-        ):
-            if getattr(options, option) is not None:
-                name = f"--{option.replace('_', '-')}"
-                raise misused(
-                    f"{target.given} was made by create_app, which decides this; {name} cannot be combined with it"
-                )
-        out.note(f"journal: the one of {target.given}")
+        _refuse(options, _OF_CREATE_APP, f"{target.text} was made by create_app, which decides this")
+        out.note(f"journal: the one of {target.text}")
         return await serve_made(target.found, options, out)
     _refuse_web_app(target)
     callstream = _callstream(options, target, out)
@@ -142,7 +130,7 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
     agent = _agent(target, callstream, session_service=sessions, stream_arguments=_stream_arguments(options, target))
     if options.worker is not None and getattr(agent, "sessions_are_in_memory", False):
         raise misused(
-            f"with --workers, all processes share google-adk's sessions, and those of {target.given} are in memory: give "
+            f"with --workers, all processes share google-adk's sessions, and those of {target.text} are in memory: give "
             "it a session_service, or name a place with --sessions"
         )
     callstream = getattr(agent, "callstream", None) or callstream  # an ADKAgent keeps its own, with its hooks
@@ -167,7 +155,7 @@ async def _serve_with_workers(workers: int, options: argparse.Namespace, out: Pr
         _announce(listening, options, out, {})
 
     def command(*worker: int) -> list[str]:
-        name, *rest = options.given
+        name, *rest = options.arguments
         return [sys.executable, "-m", "callstream", name, "--worker", *map(str, worker), *rest]
 
     with _listening(options.host, options.port) as listening:
@@ -214,12 +202,12 @@ async def serve_app(
     links: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> int:
-    """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is taken, and
+    """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is bound, and
     after it ``links``: what is at further paths.
     """
     from callstream.server import ServerSettings, create_app
 
-    given = {name: value for name, value in settings.items() if value is not None}
+    settings = {name: value for name, value in settings.items() if value is not None}
     auth = load_target(options.auth).found if getattr(options, "auth", None) else None
     if auth is not None and not callable(auth):
         raise misused(f"--auth: {options.auth} is not callable")
@@ -228,7 +216,7 @@ async def serve_app(
             f"callstream: without --auth, anyone who can reach {options.host} can use this agent and read every run"
         )
     app = create_app(
-        agent, callstream=callstream, auth=auth, settings=ServerSettings.from_env(**given), name=name, label=label
+        agent, callstream=callstream, auth=auth, settings=ServerSettings.from_env(**settings), name=name, label=label
     )
     return await serve_made(app, options, out, links)
 
@@ -276,11 +264,8 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
 
     own = _own_callstream(target)
     if own is not None:
-        for option in ("journal", "forget_after"):
-            if getattr(options, option) is not None:
-                name = f"--{option.replace('_', '-')}"
-                raise misused(f"{target.given} has its own Callstream and journal; {name} cannot be combined with it")
-        out.note(f"journal: the one of {target.given}")
+        _refuse(options, ("journal", "forget_after"), f"{target.text} has its own Callstream and journal")
+        out.note(f"journal: the one of {target.text}")
         return own
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {hide_password(url)}")
@@ -310,9 +295,16 @@ def _own_callstream(target: Target) -> Callstream | None:
     there = [value for value in vars(module).values() if isinstance(value, Callstream)] if module is not None else []
     if len({id(each) for each in there}) > 1:
         raise misused(
-            f"{target.given} is in a module with several Callstreams; set its own: {target.name}.callstream = …"
+            f"{target.text} is in a module with several Callstreams; set its own: {target.name}.callstream = …"
         )
     return there[0] if there else None
+
+
+def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raises for the first of these options that is set."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise misused(f"{why}; --{name.replace('_', '-')} cannot be combined with it")
 
 
 def _is_made_by_create_app(found: Any) -> bool:
@@ -326,23 +318,22 @@ def _refuse_web_app(target: Target) -> None:
         return
     adk = _adk()
     names = [name for name, value in vars(target.module).items() if adk is not None and adk.is_adk(value)]
-    place = target.given.removesuffix(f":{target.name}")
+    place = target.text.removesuffix(f":{target.name}")
     raise misused(
-        f"{target.given} is a {kind.__name__} app, which uvicorn runs; to serve the agent itself, name it: "
+        f"{target.text} is a {kind.__name__} app, which uvicorn runs; to serve the agent itself, name it: "
         f"{' or '.join(f'{place}:{name}' for name in names or ['my_agent'])}"
     )
 
 
 async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -> Any:
     """google-adk's session service; None where the application has its own, or is none of google-adk."""
-    given = options.sessions and refuse_secret(options.sessions, _SESSIONS)
-    url = given or from_environment(_SESSIONS, str)
+    url = options.sessions and refuse_secret(options.sessions, _SESSIONS)
+    url = url or from_environment(_SESSIONS, str)
     adk = _adk()
     is_adk = adk is not None and adk.is_adk(target.found)
     if adk is None or not is_adk or adk.has_sessions(target.found):
-        if given is not None:
-            why = "has its own session_service" if is_adk else "is not a google-adk application"
-            raise misused(f"{target.given} {why}; --sessions cannot be combined with it")
+        why = "has its own session_service" if is_adk else "is not a google-adk application"
+        _refuse(options, ("sessions",), f"{target.text} {why}")
         return None
     from callstream.adk.serving import RETRY_SECONDS, open_sessions, prepare_sessions, sessions_beside
 
@@ -371,9 +362,9 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
 def _stream_arguments(options: argparse.Namespace, target: Target) -> bool | None:
     """Whether providers are asked to stream arguments; None where nothing says so."""
     adk = _adk()
+    if adk is None or not adk.takes_options(target.found):
+        _refuse(options, ("stream_arguments",), f"{target.text} has clients of its own")
     stated: bool | None = options.stream_arguments
-    if stated is not None and (adk is None or not adk.takes_options(target.found)):
-        raise misused(f"{target.given} has clients of its own; --stream-arguments cannot be combined with it")
     return from_environment("CALLSTREAM_STREAM_ARGUMENTS", boolean) if stated is None else stated
 
 
@@ -386,7 +377,7 @@ def _agent(target: Target, callstream: Callstream | None, **options: Any) -> Any
         return target.found
     hint = "" if adk is not None else " (google-adk is not installed: pip install 'callstream[adk]')"
     raise misused(
-        f"{target.given} is a {type(target.found).__name__}; expected a google-adk App or agent, an ADKAgent, or an "
+        f"{target.text} is a {type(target.found).__name__}; expected a google-adk App or agent, an ADKAgent, or an "
         f"object with run(input){hint}"
     )
 
@@ -402,7 +393,7 @@ def _adk() -> ModuleType | None:
 
 
 def quiet_adk() -> None:
-    """google-adk warns of features of its own that it uses itself; that tells nobody here anything."""
+    """google-adk warns of features of its own that it uses itself, which says nothing to users of this program."""
     warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
 
 

@@ -22,21 +22,21 @@ HELP = (
 class Target:
     """What was named, where it was found, and under which name."""
 
-    def __init__(self, given: str, found: Any, name: str, file: Path | None, module: ModuleType) -> None:
-        self.given = given
+    def __init__(self, text: str, found: Any, name: str, file: Path | None, module: ModuleType) -> None:
+        self.text = text
         self.found = found
         self.name = name
         self.file = file
         self.module = module
 
 
-def load_target(given: str, *, env_file: str | None = None) -> Target:
+def load_target(text: str, *, env_file: str | None = None) -> Target:
     """Imports the module and takes the object out of it. This folder is on the path, as with ``python -m``.
 
     What the application would get from google-adk's own commands it gets here too: the variables of the ``.env`` beside
     it, where those are not set already.
     """
-    place, name = _split(given)
+    place, name = _split(text)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -53,15 +53,15 @@ def load_target(given: str, *, env_file: str | None = None) -> Target:
         _load_variables(Path(".env"), env_file)
         module = _import_module(place)
     file = Path(module.__file__) if module.__file__ else None
-    return _find(given, module, name, file)
+    return _find(text, module, name, file)
 
 
-def _split(given: str) -> tuple[str, str | None]:
-    place, colon, name = given.rpartition(":")
+def _split(text: str) -> tuple[str, str | None]:
+    place, colon, name = text.rpartition(":")
     if not colon:
-        return given, None
+        return text, None
     # A drive's letter is not a module.
-    return (given, None) if len(place) == 1 and name[:1] in ("\\", "/") else (place, name)
+    return (text, None) if len(place) == 1 and name[:1] in ("\\", "/") else (place, name)
 
 
 def _import_module(name: str) -> ModuleType:
@@ -105,7 +105,7 @@ def _file(path: Path) -> ModuleType:
     return module
 
 
-def _find(given: str, module: ModuleType, name: str | None, file: Path | None) -> Target:
+def _find(text: str, module: ModuleType, name: str | None, file: Path | None) -> Target:
     if name is not None:
         found: Any = module
         for part in name.split("."):
@@ -114,11 +114,11 @@ def _find(given: str, module: ModuleType, name: str | None, file: Path | None) -
                 hint = f"; it has {' and '.join(there)}" if there else ""
                 raise misused(f"{module.__name__} has no {name!r}{hint}")
             found = getattr(found, part)
-        return Target(given, found, name, file, module)
+        return Target(text, found, name, file, module)
     for each in _NAMES:
         if hasattr(module, each) and not isinstance(getattr(module, each), ModuleType):
-            return Target(given, getattr(module, each), each, file, module)
-    raise misused(f"{module.__name__} has none of {', '.join(_NAMES)}: name the agent, as in {given}:my_agent")
+            return Target(text, getattr(module, each), each, file, module)
+    raise misused(f"{module.__name__} has none of {', '.join(_NAMES)}: name the agent, as in {text}:my_agent")
 
 
 def _broken(name: str, error: Exception) -> CommandError:

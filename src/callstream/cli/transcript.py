@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
+from callstream.cli.livepane import bar_of, describe_attempt, heading_of
 from callstream.cli.output import Printer, clean, one_line
-from callstream.cli.scene import bar_of, heading_of
 from callstream.errors import WireError
 from callstream.events import CallDiscarded, CallFailed, CallReleased, CallReturned, Record
 from callstream.jsontext.path import format_path
@@ -21,6 +21,7 @@ from callstream.view import (
     Outcome,
     Passage,
     Progressed,
+    Resumed,
     RunView,
     Settled,
     ViewChange,
@@ -58,7 +59,7 @@ class RecordPrinter:
             case InputCame(item=item):
                 self._line(f"{item.received.role}: {item.received.text}")
             case Opened(part=CallView() as call):
-                self._numbers[call.call_id] = len(view.calls)
+                self._numbers[call.call_id] = len(self._numbers) + 1
                 self._streams[call.call_id] = None if call.encoding == "text" else JsonStream(unique_names=True)
                 by = "" if call.author is None else f" by {call.author}"
                 self._line(f"{self._name_of(call.call_id)} ({call.call_id}){by}", self._margin(call.call_id))
@@ -74,6 +75,8 @@ class RecordPrinter:
                 self._line(f"{self._name_of(call.call_id)} awaits an answer", self._margin(call.call_id))
             case Settled(call=called, outcome=outcome):
                 self._line(f"{self._name_of(called.call_id)} {_describe(outcome)}", self._margin(called.call_id))
+            case Resumed():
+                self._line(f"--- {describe_attempt(view)}")
             case Ended():
                 self._line(f"run {view.run_id} {view.outcome}" + (f": {view.reason}" if view.reason else ""))
             case _:

@@ -14,7 +14,7 @@ from callstream.cli.options import Commands, add_json, add_source
 from callstream.cli.output import CommandError, Printer
 from callstream.cli.sources import RecordSource, source_of
 from callstream.cli.transcript import RecordPrinter
-from callstream.events import Record
+from callstream.events import KEPT, Record
 
 _LOOK_EVERY = 0.25
 _QUIET_SECONDS = 20.0
@@ -73,8 +73,8 @@ async def watch(options: argparse.Namespace, out: Printer) -> int:
 async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bool = False) -> None:
     """Shows a run until its end."""
     screen = screen_for(out, as_json=as_json)
-    tell = out.note if out.console is None or as_json else out.console.print
-    hint = _QuietHint(f"run {run_id} has said nothing for {_QUIET_SECONDS:g} s; {_IF_DEAD}", tell)
+    show = out.note if out.console is None or as_json else out.console.print
+    hint = _QuietHint(f"run {run_id} has said nothing for {_QUIET_SECONDS:g} s; {_IF_DEAD}", show)
     try:
         async with aclosing(source.follow(run_id)) as records:
             async for record in records:
@@ -97,16 +97,16 @@ def screen_for(out: Printer, *, as_json: bool = False) -> Screen:
 class _QuietHint:
     """A line that is shown once, when nothing has come for a while."""
 
-    def __init__(self, text: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, text: str, show: Callable[[str], None]) -> None:
         self._text = text
-        self._tell = tell
-        self._is_told = False
+        self._show = show
+        self._is_shown = False
         self._timer: asyncio.TimerHandle | None = None
         self.begin_again()
 
     def begin_again(self) -> None:
         self.end()
-        if not self._is_told:
+        if not self._is_shown:
             self._timer = asyncio.get_running_loop().call_later(_QUIET_SECONDS, self._say)
 
     def end(self) -> None:
@@ -114,8 +114,8 @@ class _QuietHint:
             self._timer.cancel()
 
     def _say(self) -> None:
-        self._is_told = True
-        self._tell(self._text)
+        self._is_shown = True
+        self._show(self._text)
 
 
 class _Lines:
@@ -125,7 +125,8 @@ class _Lines:
         self._out = out
 
     def show(self, record: Record) -> None:
-        self._out.write(codec.encode(record).decode() + "\n")
+        if type(record.event) not in KEPT:
+            self._out.write(codec.encode(record).decode() + "\n")
 
     def restart(self) -> None:
         """A reader of lines tells by the numbers."""
@@ -136,13 +137,13 @@ class _Lines:
 
 async def next_run(source: RecordSource, thread_id: str | None, seen: set[str], out: Printer) -> str:
     """The newest active run that was not seen yet. Waits until there is one."""
-    is_told = False
+    is_shown = False
     while True:
         for row in await source.runs(thread_id=thread_id, active=True, limit=50):
             if row.run_id not in seen:
                 return row.run_id
-        if not is_told:
-            is_told = True
+        if not is_shown:
+            is_shown = True
             of_thread = f" of thread {thread_id}" if thread_id else ""
             out.note(f"waiting for a run{of_thread} to start in {source.where} (Ctrl-C to exit)")
             ended = await source.runs(thread_id=thread_id, limit=1)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeAlias
 
 from callstream.errors import CallstreamError
+
+Push: TypeAlias = Callable[[bytes], bool]
+"""Takes a chunk for its reader at once, if that is possible."""
 
 
 class AnswerBroken(CallstreamError):
@@ -31,15 +35,26 @@ class Answer:
         self.headers: Sequence[tuple[str, str]] = ()
         self.size = 0
         self.readers = 0
-        self.was_delivered = False
+        self.arrived = 0
+        """How much of it a client has got, from its beginning on."""
+        self.is_given = False
+        """Whether a client has got it in another form, or elsewhere."""
         self.ended_at: float | None = None
         self.error: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
+        self.kept_as: str | None = None
+        """Under which name other processes find it, if they do."""
+        self.times_kept = 0
+        self.on_left: Callable[[Answer], object] | None = None
+        """Is called when its last reader has left before the end, and it is read on or over."""
+        self.give_up: Callable[[Answer], object] = Answer.stop
+        """Is called when it was read on for long enough."""
         self._linger = linger
         self._chunks: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._head: asyncio.Future[None] = self._loop.create_future()
-        self._news = asyncio.Event()
+        self._over = asyncio.Event()
+        self._places: set[_Place] = set()
         self._leaving: asyncio.TimerHandle | None = None
 
     @property
@@ -47,14 +62,19 @@ class Answer:
         return self.ended_at is not None
 
     @property
+    def was_delivered(self) -> bool:
+        """Whether a client has got all of it. Some leave at the last event, before the end of the body."""
+        return self.is_given or (self.is_over and self.error is None and self.arrived >= self.size)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is nothing that a client would come back for."""
+        return self.error is not None or self.status not in (0, 200)
+
+    @property
     def can_be_claimed(self) -> bool:
         """Whether a client that asks the same may have it: the one that asked first has left without its end."""
-        return (
-            not self.was_delivered
-            and not self.readers
-            and self.error is None
-            and (not self.status or self.status == 200)
-        )
+        return not self.was_delivered and not self.readers and not self.has_failed
 
     # -- the upstream's side --
 
@@ -66,7 +86,8 @@ class Answer:
     def append(self, data: bytes) -> None:
         self._chunks.append(data)
         self.size += len(data)
-        self._wake()
+        for place in self._places:
+            place.tell(data)
 
     def end(self, error: BaseException | None = None) -> None:
         if self.is_over:
@@ -76,17 +97,19 @@ class Answer:
         if not self._head.done():
             self._head.set_exception(error if isinstance(error, CallstreamError) else _broken(error))
             self._head.exception()  # the client may have left
-        self._wake()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._over.set()
+        for place in self._places:
+            place.tell(None)
 
     # -- the client's side --
 
     async def head(self) -> None:
         """Waits until the answer has begun. Raises what came in its place."""
         await asyncio.shield(self._head)
+
+    async def over(self) -> None:
+        """Waits until no more of it comes."""
+        await self._over.wait()
 
     def enter(self) -> None:
         """A client reads from now on, or waits for the answer to begin."""
@@ -97,8 +120,12 @@ class Answer:
 
     def leave(self) -> None:
         self.readers -= 1
-        if not self.readers and not self.is_over and self._leaving is None:
-            self._leaving = self._loop.call_later(self._linger, self.stop)
+        if self.readers:
+            return
+        if not self.is_over and self._leaving is None:
+            self._leaving = self._loop.call_later(self._linger, self.give_up, self)
+        if self.on_left is not None and not self.was_delivered and (self.is_over or self._linger):
+            self.on_left(self)
 
     def stop(self) -> None:
         """Breaks the answer off at its upstream."""
@@ -116,23 +143,60 @@ class Answer:
         """All that has come."""
         return b"".join(self._chunks)
 
-    async def read(self, offset: int = 0) -> AsyncGenerator[bytes, None]:
-        """What came and what comes, from a byte on. AnswerBroken if it has no end."""
-        number = 0
-        while True:
-            while number < len(self._chunks):
-                data = self._chunks[number]
-                number += 1
-                if offset >= len(data):
-                    offset -= len(data)
-                    continue
-                yield data[offset:] if offset else data
-                offset = 0
-            if self.is_over:
-                break
-            await self._news.wait()
+    async def read(self, offset: int = 0, push: Push | None = None) -> AsyncGenerator[bytes, None]:
+        """What came and what comes, from a byte on. AnswerBroken if it has no end.
+
+        What comes while the reader waits is given to ``push`` first, which spares waking a task; what it accepts (True) is
+        not given again.
+        """
+        place = _Place(push)
+        self._places.add(place)
+        try:
+            while True:
+                while place.number < len(self._chunks):
+                    data = self._chunks[place.number]
+                    place.number += 1
+                    if offset >= len(data):
+                        offset -= len(data)
+                        continue
+                    yield data[offset:] if offset else data
+                    offset = 0
+                if self.is_over:
+                    break
+                await place.wait(can_push=not offset)
+        finally:
+            self._places.discard(place)
         if self.error is not None:
             raise _broken(self.error)
+
+
+class _Place:
+    """Where one reader is in an answer: the ``number`` of the chunk that it gets next."""
+
+    def __init__(self, push: Push | None) -> None:
+        self._push = push
+        self._can_push = False
+        self._waiting: asyncio.Future[None] | None = None
+        self.number = 0
+
+    async def wait(self, *, can_push: bool) -> None:
+        """Until there is something that was not pushed, or the end."""
+        self._can_push = can_push
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def tell(self, data: bytes | None) -> None:
+        """One more chunk is there; None: no more will be."""
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            return  # it is on its way, and will see
+        if data is not None and self._can_push and self._push is not None and self._push(data):
+            self.number += 1
+        else:
+            waiting.set_result(None)
 
 
 def _broken(error: BaseException | None) -> AnswerBroken:
@@ -172,7 +236,13 @@ class Answers:
             return None
         return next((each for each in self._answers.values() if each.key == key and each.can_be_claimed), None)
 
-    async def aclose(self) -> None:
+    async def aclose(self, patience: float) -> None:
+        """Lets those that are read, or read on, come to their end, for so many seconds."""
+        waiting = [asyncio.ensure_future(each.over()) for each in self._answers.values() if not each.is_over]
+        if waiting:
+            await asyncio.wait(waiting, timeout=patience)
+        for task in waiting:
+            task.cancel()
         tasks = [each.task for each in self._answers.values() if each.task is not None and not each.is_over]
         for task in tasks:
             task.cancel()

@@ -6,8 +6,9 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from time import perf_counter
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -20,26 +21,32 @@ from starlette.websockets import WebSocket
 
 from callstream import Callstream
 from callstream.errors import CallstreamError, JournalError, UsageError, WireError
-from callstream.events import RequestEvent
 from callstream.gateway.answers import Answer, AnswerBroken, Answers
 from callstream.gateway.approvals import Approvals
 from callstream.gateway.conversation import comes_back, conversation_of, principal_of, request_key
 from callstream.gateway.durable import read_durable
+from callstream.gateway.kept import KeptAnswers, answer_of
 from callstream.gateway.settings import GatewaySettings
 from callstream.gateway.turns import Turn, Turns
-from callstream.gateway.upstreams import Upstream, Upstreams
-from callstream.gateway.whole import whole_answer
+from callstream.gateway.upstreams import Upstream, Upstreams, leaves_its_place
+from callstream.gateway.whole import answer_id, whole_answer
+from callstream.journal import RunRow
+from callstream.runtime import Observers, Run
 from callstream.server import ServerSettings, create_app
+from callstream.server.access import Operator
+from callstream.server.eventstream import ClientConnection, break_off, connection_of, until_left
 from callstream.tap import TapSettings
 from callstream.tap.reading import Collapse
-from callstream.wire import provider_at, results_in
+from callstream.wire import provider_at
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Request as WireRequest
+from callstream.wire.requests import RequestTurn as Said
 
 logger = logging.getLogger("callstream.gateway")
 
 KEY_HEADER: Final = "callstream-key"
 _LINGER: Final = 60.0
+_OK: Final = 200
 _HOP_BY_HOP: Final = frozenset(
     {
         "connection",
@@ -56,6 +63,9 @@ _HOP_BY_HOP: Final = frozenset(
 _NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "content-length", "accept-encoding", "forwarded", "expect"}
 _NOT_RETURNED: Final = _HOP_BY_HOP | {"date", "server", "content-length"}
 _OWN: Final = "callstream-"
+_FIRST: Final = asyncio.FIRST_COMPLETED
+_PIECE: Final = 64 * 1024
+"""What is sent at once, of what was there before."""
 
 
 def create_gateway(
@@ -76,13 +86,22 @@ def create_gateway(
     app = create_app(_no_agent, callstream=callstream, auth=gateway.auth, settings=server, name="gateway")
     responses = Route("/responses/{response_id}", gateway.response, methods=["GET", "HEAD", "DELETE"])
     app.router.routes[:0] = [responses, _Door(gateway)]
-    inner = app.state.close
+    inner, lifespan = app.state.close, app.router.lifespan_context
 
     async def close() -> None:
         await gateway.aclose()
         await inner()
 
+    @asynccontextmanager
+    async def with_gateway(app: Starlette) -> AsyncIterator[Any]:
+        async with lifespan(app) as state:
+            try:
+                yield state
+            finally:
+                await gateway.aclose()
+
     app.state.close = close
+    app.router.lifespan_context = with_gateway
     app.state.gateway = gateway
     return app
 
@@ -109,8 +128,15 @@ class _Door(BaseRoute):
         if scope["type"] == "websocket":
             await WebSocket(scope, receive, send).send_denial_response(_upgrade_refused(scope["path"]))
             return
-        response = await self._gateway.answer(Request(scope, receive))
-        await response(scope, receive, send)
+        connection = connection_of(scope)
+        answering = asyncio.ensure_future(self._gateway.answer(Request(scope, receive)))
+        leaving = asyncio.get_running_loop().create_future() if connection is None else connection.leaving()
+        try:
+            await asyncio.wait({answering, leaving}, return_when=_FIRST)
+            if answering.done():
+                await answering.result()(scope, receive, send)
+        finally:
+            answering.cancel()  # the client left before anything was there for it
 
 
 class Gateway:
@@ -125,6 +151,9 @@ class Gateway:
         self._settings = settings
         self._turns = Turns(callstream)
         self._answers = Answers(window=settings.window, max_kept_bytes=settings.max_kept_bytes)
+        self._kept = KeptAnswers(callstream, settings.window)
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._is_closing = False
         guards = callstream.engine.guards
         guards.approve = Approvals(callstream).ask
         guards.patience = settings.approval_seconds
@@ -135,31 +164,46 @@ class Gateway:
 
     @property
     def auth(self) -> Any:
-        """Who may use the API and the inspector; None where no key is asked for."""
+        """Who may use the API and the inspector, which send the key as a bearer token; None where no key is asked for."""
         if self._key is None:
             return None
-        return lambda request: "operator" if self._has_key(request) else None
+        return lambda request: Operator() if self._has_key(request, request.headers.get("authorization", "")) else None
+
+    @property
+    def _observers(self) -> Observers[Run]:
+        return self._callstream.observers
 
     def serves(self, path: str, method: str) -> bool:
         return self._upstreams.find(path, method) is not None
 
     async def aclose(self) -> None:
-        await self._answers.aclose()
+        self._is_closing = True
+        await self._answers.aclose(self._settings.shutdown_seconds)
+        await self._kept.aclose()
         await self._turns.aclose()
         await self._client.aclose()
 
     # -- a request --
 
     async def answer(self, request: Request) -> Response:
-        found = self._upstreams.find(request.url.path, request.method)
-        assert found is not None
+        # As it was sent: an escaped ? or # is a part of the path.
+        raw = request.scope.get("raw_path") or request.url.path.encode()
+        found = self._upstreams.find(raw.decode("latin-1"), request.method)
+        if found is None:
+            return _refusal("", 404, "not_found_error", "There is no such path.")
         upstream, path = found
+        is_read = request.method == "POST" or request.query_params.get("stream") == "true"  # else one is looked at
         provider = provider_at(f"/{path}", request.method) or provider_at(f"/v1/{path}", request.method)
+        provider = provider if is_read else None
         wire = upstream.name if provider is None else provider.wire
+        if leaves_its_place(path):
+            return _refusal(wire, 400, "invalid_request_error", "A path may not go back.")
         if not self._has_key(request):
             return _refusal(wire, 401, "authentication_error", f"Send the gateway's key in the header {KEY_HEADER}.")
         if request.headers.get("upgrade"):
             return _upgrade_refused(wire)
+        if self._is_closing:
+            return _refusal(wire, 503, "overloaded_error", "The gateway is shutting down; try again.", retry=True)
         if len(self._answers) >= self._settings.max_answers:
             return _refusal(
                 wire, 503, "overloaded_error", "Too many answers are under way; try again later.", retry=True
@@ -168,6 +212,8 @@ class Gateway:
             body = await self._read(request)
         except UsageError as error:
             return _refusal(wire, 413, "request_too_large", str(error))
+        except TimeoutError:
+            return _refusal(wire, 408, "timeout_error", "The request did not come to its end.")
         try:
             return await self._deliver(_Asked(request, upstream, path, provider, body), wire)
         except AnswerBroken as broken:
@@ -180,7 +226,7 @@ class Gateway:
     async def response(self, request: Request) -> Response:
         """One answer, for the credential that asked for it: to read as a Durable Stream, or to stop."""
         headers = {name.lower(): value for name, value in request.headers.items()}
-        answer = self._answers.find(request.path_params["response_id"], principal_of(headers, request.query_params))
+        answer = await self._find(request.path_params["response_id"], principal_of(headers, request.query_params))
         if answer is None or not self._has_key(request):
             return _refusal("", 404, "not_found_error", "There is no such answer any more.")
         if request.method != "DELETE":
@@ -191,18 +237,57 @@ class Gateway:
     async def _deliver(self, asked: _Asked, wire: str) -> Response:
         attached = asked.headers.get("callstream-attach")
         if attached is not None:
-            answer = self._answers.find(attached, asked.principal)
+            answer = await self._find(attached, asked.principal)
             if answer is None:
                 return _refusal(
                     wire, 404, "not_found_error", "There is no such answer any more.", own={"x-should-retry": "false"}
                 )
-            return await self._reading(answer, asked, _offset(asked.headers.get("callstream-offset")))
-        answer = self._answers.claim(asked.key)
-        if answer is not None and answer.is_streamed and not asked.is_streamed:
-            return await self._reading_whole(answer, asked)
-        if answer is None or answer.is_streamed != asked.is_streamed:
-            answer = self._ask(asked)
-        return await self._reading(answer, asked)
+            self._observers.answer_attached(asked.upstream.name)
+            answer.enter()
+            return await self._reading(answer, _offset(asked.headers.get("callstream-offset")))
+        answer = await self._claim(asked)
+        if answer is not None:
+            self._observers.answer_attached(asked.upstream.name)
+            try:
+                if asked.is_streamed:
+                    return await self._reading(answer)
+                if (response := await self._reading_whole(answer, asked)) is not None:
+                    return response
+            except AnswerBroken:
+                pass  # then it gets an answer of its own
+        answer = self._ask(asked)
+        answer.enter()
+        return await self._reading(answer)
+
+    async def _claim(self, asked: _Asked) -> Answer | None:
+        """An answer to the same request that nobody has got to its end, with one reader more; None if there is none."""
+        while (answer := self._answers.claim(asked.key)) is not None:
+            if asked.is_streamed and not answer.is_streamed:
+                return None
+            answer.enter()
+            kept_as, answer.kept_as = answer.kept_as, None
+            if kept_as is None or await self._kept.claim(kept_as, asked.key or "", asked.principal):
+                return answer
+            answer.is_given = True  # another process has it
+            answer.leave()
+        row = await self._kept.find(asked.key, asked.principal)
+        if row is None or not await self._kept.claim(row.run_id, asked.key or "", asked.principal):
+            return None
+        answer = self._fetch(row, asked.key)
+        answer.enter()
+        return answer
+
+    async def _find(self, response_id: str, principal: str | None) -> Answer | None:
+        """An answer by its id, for the credential that asked for it."""
+        answer = self._answers.find(response_id, principal)
+        if answer is None and (row := await self._kept.find_named(response_id, principal)) is not None:
+            answer = self._fetch(row, None)
+        return answer
+
+    def _fetch(self, row: RunRow, key: str | None) -> Answer:
+        """An answer that another process has, or has had."""
+        answer = answer_of(row, key, self._settings.answer_seconds)
+        return self._begin(answer, self._kept.read(answer, row.run_id))
 
     def _ask(self, asked: _Asked) -> Answer:
         settings = self._settings
@@ -212,40 +297,55 @@ class Gateway:
             linger = settings.answer_seconds if asked.is_ours else _LINGER if returns else 0.0
         response_id = self._callstream.new_id("response")
         answer = Answer(response_id, asked.key, asked.principal, is_streamed=asked.is_streamed, linger=linger)
+        return self._begin(answer, self._relay(answer, asked))
+
+    def _begin(self, answer: Answer, work: Coroutine[Any, Any, None]) -> Answer:
+        answer.on_left = self._kept.keep
+        answer.give_up = self._give_up
         self._answers.add(answer)
-        answer.task = asyncio.create_task(self._relay(answer, asked), name=f"callstream answer {response_id}")
+        answer.task = asyncio.create_task(work, name=f"callstream answer {answer.response_id}")
         return answer
 
-    async def _reading(self, answer: Answer, asked: _Asked, offset: int = 0) -> Response:
-        answer.enter()
+    def _give_up(self, answer: Answer) -> None:
+        """It was read on for long enough, unless a client came back for it to another process."""
+
+        async def stop() -> None:
+            try:
+                is_claimed = await self._kept.is_claimed(answer)
+            except JournalError:
+                is_claimed = False
+            if not is_claimed and not answer.readers:
+                answer.stop()
+
+        self._stopping.add(task := asyncio.create_task(stop()))
+        task.add_done_callback(self._stopping.discard)
+
+    async def _reading(self, answer: Answer, offset: int = 0) -> Response:
+        """The answer for a reader who has entered."""
         try:
             await answer.head()
         except BaseException:
             answer.leave()
             raise
-        return _Delivery(answer, offset)
+        return _Delivery(answer, offset, self._settings.stall_seconds)
 
-    async def _reading_whole(self, answer: Answer, asked: _Asked) -> Response:
+    async def _reading_whole(self, answer: Answer, asked: _Asked) -> Response | None:
         """A stream that its client did not get to the end, for one that asks for the same without a stream."""
-        answer.enter()
+        if not answer.is_streamed:
+            return await self._reading(answer)
         try:
-            async with aclosing(answer.read()) as chunks:
-                async for _ in chunks:
-                    pass
-            body = None if asked.provider is None else whole_answer(asked.provider.wire, answer.content)
-            if body is not None:
-                answer.was_delivered = True
-                kept = [
-                    (name, value)
-                    for name, value in answer.headers
-                    if name.lower() not in ("content-type", "cache-control")
-                ]
-                return Response(body, answer.status, dict(kept), "application/json")
-        except AnswerBroken:
-            pass  # then it gets an answer of its own
+            await answer.over()
+            body = None
+            if asked.provider is not None and not answer.has_failed:
+                body = whole_answer(asked.provider.wire, answer.content)
+            if body is None:
+                return None
+            answer.is_given = True
+            left_out = ("content-type", "content-length", "cache-control")
+            kept = {name: value for name, value in answer.headers if name.lower() not in left_out}
+            return Response(body, answer.status, kept, "application/json")
         finally:
             answer.leave()
-        return await self._reading(self._ask(asked), asked)
 
     # -- the upstream --
 
@@ -253,13 +353,15 @@ class Gateway:
         """Reads one answer from its upstream, in the run that it belongs to, to its end."""
         turn: Turn | None = None
         error: BaseException | None = None
+        said = asked.said()
         try:
             if asked.provider is not None:
-                turn = await self._turns.begin(
-                    conversation_of(asked.headers, asked.json), asked.principal, asked.said()
-                )
+                ids = conversation_of(asked.headers, asked.json)
+                turn = await self._turns.begin(ids, asked.principal, said, asked.rest_of())
                 turn.run.make_current()
             await self._pass_on(answer, asked, turn)
+            if turn is not None and asked.provider is not None and answer.status == _OK:
+                self._turns.remember(turn, said, answer_id(asked.provider.wire, answer.content))
         except BaseException as broken:
             error = broken
             if not isinstance(broken, Exception):
@@ -272,6 +374,7 @@ class Gateway:
                 await self._turns.answered(turn, error)
 
     async def _pass_on(self, answer: Answer, asked: _Asked, turn: Turn | None) -> None:
+        began = perf_counter()
         request = self._client.build_request(
             asked.method, asked.upstream.target(asked.path, asked.query), headers=asked.forwarded, content=asked.body
         )
@@ -282,10 +385,10 @@ class Gateway:
             # Not before the first byte: what fails before it is asked again by the client's own SDK.
             length = response.headers.get("content-length")
             own = _own_headers(answer, turn)
-            kept = [
-                (name, value) for name, value in response.headers.multi_items() if name.lower() not in _NOT_RETURNED
-            ]
+            raw = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw]
+            kept = [(name, value) for name, value in raw if name.lower() not in _NOT_RETURNED]
             answer.begin(response.status_code, [*kept, *own, *([] if length is None else [("content-length", length)])])
+            self._observers.answer_began(asked.upstream.name, response.status_code, perf_counter() - began)
             while data is not None:
                 answer.append(data)
                 if answer.size > self._settings.max_answer_bytes:
@@ -296,16 +399,18 @@ class Gateway:
 
     async def _read(self, request: Request) -> bytes:
         body = bytearray()
-        async for data in request.stream():
-            body += data
-            if len(body) > self._settings.max_body_bytes:
-                raise UsageError(f"The request is longer than {self._settings.max_body_bytes} bytes.")
+        idle = self._settings.stall_seconds
+        async with asyncio.timeout(idle) as limit:
+            async for data in request.stream():
+                body += data
+                if len(body) > self._settings.max_body_bytes:
+                    raise UsageError(f"The request is longer than {self._settings.max_body_bytes} bytes.")
+                limit.reschedule(asyncio.get_running_loop().time() + idle)
         return bytes(body)
 
-    def _has_key(self, request: Request) -> bool:
-        return self._key is None or hmac.compare_digest(
-            request.headers.get(KEY_HEADER, "").encode(), self._key.encode()
-        )
+    def _has_key(self, request: Request, token: str = "") -> bool:
+        given = request.headers.get(KEY_HEADER) or token.removeprefix("Bearer ")
+        return self._key is None or hmac.compare_digest(given.encode(), self._key.encode())
 
 
 class _Asked:
@@ -319,6 +424,7 @@ class _Asked:
         self.provider = provider
         self.body = body
         self.headers = {name.lower(): value for name, value in request.headers.items()}
+        self._raw = request.headers.raw
         self.json = _json(body) if provider is not None else None
         self.principal = principal_of(self.headers, QueryParams(self.query))
         self.is_ours = any(name.startswith(_OWN) and name != KEY_HEADER for name in self.headers)
@@ -326,61 +432,95 @@ class _Asked:
         self.is_streamed = provider is not None and provider.is_streamed(WireRequest(f"/{path}", body))
 
     @property
-    def forwarded(self) -> Sequence[tuple[str, str]]:
+    def forwarded(self) -> Sequence[tuple[bytes, bytes]]:
+        """The headers as they came, but for those of this connection, and those that are for the gateway."""
         named = {each.strip().lower() for each in self.headers.get("connection", "").split(",")}
+        kept = [(raw, value, raw.decode("latin-1").lower()) for raw, value in self._raw]
         return [
-            (name, value)
-            for name, value in self.headers.items()
-            if name not in _NOT_FORWARDED and name not in named and not name.startswith((_OWN, "x-forwarded-"))
+            *(
+                (raw, value)
+                for raw, value, name in kept
+                if name not in _NOT_FORWARDED and name not in named and not name.startswith((_OWN, "x-forwarded-"))
+            ),
+            (b"accept-encoding", b"identity"),
         ]
 
-    def said(self) -> list[RequestEvent]:
+    def rest_of(self) -> str | None:
+        """What names the answer that this asks for the rest of."""
+        return None if self.provider is None else self.provider.continued(WireRequest(f"/{self.path}", self.body))
+
+    def said(self) -> list[Said]:
+        """The conversation in the request."""
         if self.provider is None or not self.body:
             return []
         try:
-            return results_in(self.provider.wire, self.body)
+            return list(self.provider.turns(self.body))
         except WireError:
             return []  # the provider's to refuse
 
 
 class _Delivery(Response):
-    """An answer on its way to one client, from a byte on. What has no end breaks the connection, and is not ended."""
+    """An answer on its way to one client, from a byte on. What has no end breaks the connection, and is not ended.
 
-    def __init__(self, answer: Answer, offset: int) -> None:
+    ``patience``: how many seconds the client may read nothing of what there is, or twice as many.
+    """
+
+    def __init__(self, answer: Answer, offset: int, patience: float) -> None:
         super().__init__(status_code=answer.status)
         self._answer = answer
         self._offset = offset
+        self._patience = patience
+        self._is_sending = self._is_stuck = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._answer
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_left(receive))
+        connection = connection_of(scope)
+        leaving = asyncio.ensure_future(until_left(receive) if connection is None else connection.leaving())
+        sending = asyncio.ensure_future(self._send(send, connection, leaving))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            while not (await asyncio.wait({sending, leaving}, timeout=self._patience, return_when=_FIRST))[0]:
+                if self._is_stuck and connection is not None:
+                    connection.cut()
+                self._is_stuck = self._is_sending
             if sending.done():
-                sending.result()  # raises what broke the answer off; the server then closes the connection
-                answer.was_delivered = True
+                sending.result()
+        except AnswerBroken:
+            await break_off(connection, leaving)
         finally:
             sending.cancel()
             leaving.cancel()
             answer.leave()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, connection: ClientConnection | None, leaving: asyncio.Future[None]) -> None:
         answer = self._answer
-        skipped = {"content-length"} if self._offset else set()
-        raw = [
-            (name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers if name not in skipped
-        ]
+        sent = self._offset
+        kept = [(name, value) for name, value in answer.headers if not self._offset or name.lower() != "content-length"]
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept]
         await send({"type": "http.response.start", "status": answer.status, "headers": raw})
-        async with aclosing(answer.read(self._offset)) as chunks:
+
+        def push(data: bytes) -> bool:
+            if connection is None or not connection.is_free:
+                return False
+            connection.write(data)
+            arrived(data)
+            return True
+
+        def arrived(data: bytes) -> None:
+            nonlocal sent
+            if not leaving.done():  # a server pretends to send to a connection that is lost
+                sent += len(data)
+                answer.arrived = max(answer.arrived, sent)
+
+        has_length = any(name.lower() == "content-length" for name, _ in kept)
+        async with aclosing(answer.read(self._offset, None if has_length else push)) as chunks:
             async for data in chunks:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                for start in range(0, len(data), _PIECE):
+                    self._is_sending = True
+                    piece = data[start : start + _PIECE]
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    self._is_sending = self._is_stuck = False
+                    arrived(piece)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _own_headers(answer: Answer, turn: Turn | None) -> list[tuple[str, str]]:

@@ -1,14 +1,23 @@
-"""Which conversation a request belongs to, by what programs send anyway. The first that is there counts."""
+"""Which conversation a request belongs to, by what programs send anyway. The first that is there counts.
+
+What a request says outright: ``conversation_of``. What follows from requests before it, for programs that send no id:
+``Conversations``. An id belongs to the credential that sent it, since names collide between customers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+
+from callstream.events import MessageReceived, ResultReceived
+from callstream.wire.requests import MODEL
+from callstream.wire.requests import RequestTurn as Said
 
 _THREAD_HEADERS: Final = (
     "x-opencode-session",
@@ -25,7 +34,9 @@ _THREAD_HEADERS: Final = (
     "x-litellm-session-id",
     "x-litellm-trace-id",
 )
-_VENDOR: Final = re.compile(r"x-[a-z0-9-]+-session-id")
+_VENDOR: Final = re.compile(r"x-(?!parent-)(?:[a-z0-9]+-(?!parent-))+session-id")
+"""A session of any vendor's, but not the one that it is a part of."""
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _LEGACY_USER: Final = re.compile(r"_session_([0-9a-f-]{8,})$")
 _SHORTEST: Final = 8
 """An id that is shorter tells no two conversations apart."""
@@ -36,10 +47,16 @@ _COMING_BACK: Final = ("claude-cli", "claude-code", "codex")
 
 
 class ConversationIds(msgspec.Struct, frozen=True):
-    """What a request says of where it belongs: None where it says nothing."""
+    """What a request says of where it belongs: None where it says nothing.
+
+    ``previous``: the provider's id of the answer that it continues. ``group``: what is better than nothing, where nothing
+    else tells the conversation: several may share it.
+    """
 
     thread_id: str | None = None
     turn_id: str | None = None
+    previous: str | None = None
+    group: str | None = None
 
 
 def conversation_of(headers: Mapping[str, str], body: Any) -> ConversationIds:
@@ -49,7 +66,13 @@ def conversation_of(headers: Mapping[str, str], body: Any) -> ConversationIds:
     if own is not None:
         return ConversationIds(own, _id(headers.get("callstream-run")))
     return (
-        _claude_code(headers, body) or _codex(headers, body) or ConversationIds(_by_header(headers) or _by_body(body))
+        _claude_code(headers, body)
+        or _codex(headers, body)
+        or ConversationIds(
+            _by_header(headers) or _by_body(body),
+            previous=_id(body.get("previous_response_id")) or _id(body.get("previous_interaction_id")),
+            group=_id(body.get("prompt_cache_key")) or _trace(headers) or _id(body.get("user")),
+        )
     )
 
 
@@ -106,7 +129,12 @@ def _by_body(body: dict[str, Any]) -> str | None:
     match body.get("conversation"):
         case str(conversation) | {"id": str(conversation)}:
             return _id(conversation)
-    return _id(body.get("prompt_cache_key"))
+    return None
+
+
+def _trace(headers: Mapping[str, str]) -> str | None:
+    found = _TRACE.fullmatch(headers.get("traceparent", ""))
+    return None if found is None else found[1]
 
 
 def _id(value: Any) -> str | None:
@@ -126,6 +154,74 @@ def comes_back(headers: Mapping[str, str]) -> bool:
     """Whether the program asks again by itself when its connection breaks."""
     agent = headers.get("user-agent", "").lower()
     return any(name in agent for name in _COMING_BACK)
+
+
+# -- conversations without an id --
+
+
+class _Known(msgspec.Struct):
+    """Whose a beginning is: of no thread where several began alike at the same time."""
+
+    thread_id: str | None
+    is_continued: bool = False
+
+
+class Conversations:
+    """The threads of what was answered lately, by credential.
+
+    A request that begins with all that an earlier one said, and says more after the model has answered, continues it. Of
+    conversations that began alike it continues the one that nothing has continued yet; where there are two of these, it is
+    a thread of its own.
+    """
+
+    def __init__(self, *, most: int = 20_000) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[str | None, str], _Known] = OrderedDict()
+
+    def find(self, principal: str | None, ids: ConversationIds, said: Sequence[Said]) -> str | None:
+        """The thread that a request continues: by the answer that it names, or by the longest of its beginnings."""
+        names = [*_beginnings(said), *(() if ids.previous is None else (ids.previous,))]
+        for name in reversed(names):
+            known = self._known.get((principal, name))
+            if known is not None and known.thread_id is not None:
+                known.is_continued = True
+                return known.thread_id
+        return None
+
+    def remember(self, principal: str | None, thread_id: str, said: Sequence[Said], answer_id: str | None) -> None:
+        """A request of the thread was answered. ``answer_id``: the provider's own for the answer, if it has one."""
+        whole = [*_beginnings([*said, Said(MODEL, [])])] if said and said[-1].role != MODEL else []
+        for name in (*whole[-1:], *(() if answer_id is None else (answer_id,))):
+            self._keep((principal, name), thread_id)
+
+    def _keep(self, name: tuple[str | None, str], thread_id: str) -> None:
+        before = self._known.pop(name, None)
+        is_shared = before is not None and before.thread_id != thread_id and not before.is_continued
+        self._known[name] = _Known(None if is_shared else thread_id)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+
+def _beginnings(said: Sequence[Said]) -> Iterator[str]:
+    """A name for each beginning of a conversation that the model has answered, the shortest first.
+
+    It is made of what the user said and the tools returned. What the model said may come back in another form.
+    """
+    digest = hashlib.sha256()
+    is_new = False
+    for entry in said:
+        if entry.role != MODEL:
+            digest.update(msgspec.json.encode([entry.role, *map(_said, entry.events)]))
+            is_new = True
+        elif is_new:
+            yield digest.hexdigest()
+            is_new = False
+
+
+def _said(event: MessageReceived | ResultReceived) -> list[Any]:
+    if isinstance(event, MessageReceived):
+        return [event.text, event.attachments]
+    return [event.provider_id, str(event.content)]
 
 
 # -- equal requests --

@@ -19,8 +19,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long after its end an answer that was not delivered can still be had by the same request."""
     answer_seconds: float = 600.0
     """How long an answer may take to begin."""
+    stall_seconds: float = 120.0
+    """How long a client may send nothing of its request, or read nothing of its answer. Then its connection is closed."""
     approval_seconds: float = 290.0
     """How long a call is held for a person to approve of it. Claude Code waits for less than five minutes."""
+    shutdown_seconds: float = 20.0
+    """How long answers under way have to come to their end when the gateway is stopped."""
     max_body_bytes: int = 64 * _MIB
     """The body of a request; 413 beyond that."""
     max_answer_bytes: int = 64 * _MIB
@@ -33,5 +37,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if value is not None and (value < 0 or (value == 0 and field not in ("linger", "window"))):
+            if value is not None and (
+                value < 0 or (value == 0 and field not in ("linger", "window", "shutdown_seconds"))
+            ):
                 raise UsageError(f"{field} must be more than 0, got {value}")

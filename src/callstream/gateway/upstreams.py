@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -28,6 +28,14 @@ _BILLED_TO_THE_END: Final = ("gemini", "googleapis.com", "amazonaws.com", "groq.
 """Parts of the hosts of providers that write on, and bill, when the connection is closed."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _VERSIONS: Final = re.compile(r"^(?:v1/)+")
+
+
+def leaves_its_place(path: str) -> bool:
+    """Whether a path would lead out of the upstream's own, by whatever spelling."""
+    plain = path
+    while (decoded := unquote(plain)) != plain:
+        plain = decoded
+    return any(part in (".", "..") for part in re.split(r"[/\\]", plain))
 
 
 class Upstream(msgspec.Struct, frozen=True):

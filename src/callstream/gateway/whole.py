@@ -13,11 +13,31 @@ from typing import Any, Final
 def whole_answer(wire: str, body: bytes) -> bytes | None:
     """The body of the whole answer, of which this is the stream."""
     fold = _FOLDS.get(wire)
-    found = None if fold is None else fold(_payloads(body))
+    try:
+        found = None if fold is None else fold(_payloads(body))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None  # a stream such as the provider itself does not send
     return None if found is None else json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def answer_id(wire: str, body: bytes) -> str | None:
+    """The id by which a later request may name the answer, streamed or whole; None where the wire has no such thing."""
+    if wire not in _NAMED:
+        return None
+    try:
+        found = next(_payloads(body), None) or json.loads(body)
+    except ValueError:
+        return None
+    match found:
+        case {"response": {"id": str(name)}} | {"interaction": {"id": str(name)}} | {"id": str(name)}:
+            return name
+    return None
+
+
 def _payloads(body: bytes) -> Iterator[dict[str, Any]]:
+    if body.lstrip().startswith(b"["):  # Gemini's stream without alt=sse
+        yield from json.loads(body)
+        return
     for line in body.splitlines():
         if line.startswith(b"data:") and line[5:].strip().startswith(b"{"):
             yield json.loads(line[5:])
@@ -67,7 +87,71 @@ def _responses(payloads: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
+def _chat(payloads: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    answer: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    for payload in payloads:
+        answer |= {name: value for name, value in payload.items() if name != "choices" and value is not None}
+        for chunk in payload.get("choices") or ():
+            choice = choices.setdefault(chunk["index"], {"index": chunk["index"], "message": {"content": None}})
+            _grow_message(choice["message"], chunk.get("delta") or {})
+            choice |= {name: chunk[name] for name in ("finish_reason", "logprobs") if chunk.get(name) is not None}
+    if not choices or not all("finish_reason" in choice for choice in choices.values()):
+        return None
+    for choice in choices.values():
+        calls = choice["message"].pop("tool_calls", {})
+        if calls:
+            choice["message"]["tool_calls"] = [calls[place] for place in sorted(calls)]
+    return {**answer, "object": "chat.completion", "choices": [choices[place] for place in sorted(choices)]}
+
+
+def _grow_message(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    for name, value in delta.items():
+        if name == "tool_calls":
+            calls = message.setdefault(name, {})
+            for piece in value or ():
+                call = calls.setdefault(piece.pop("index"), {"function": {"name": "", "arguments": ""}})
+                function = piece.pop("function", None) or {}
+                call |= {key: each for key, each in piece.items() if each is not None}
+                for key, each in function.items():
+                    call["function"][key] = call["function"].get(key, "") + (each or "")
+        elif name == "role" or value is None:
+            message[name] = value or message.get(name)
+        else:
+            message[name] = value if message.get(name) is None else message[name] + value
+
+
+def _gemini(payloads: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    answer: dict[str, Any] = {}
+    candidates: dict[int, dict[str, Any]] = {}
+    for payload in payloads:
+        answer |= {name: value for name, value in payload.items() if name != "candidates"}
+        for chunk in payload.get("candidates") or ():
+            content = chunk.get("content") or {}
+            candidate = candidates.setdefault(chunk.get("index", 0), {"content": {"parts": [], "role": "model"}})
+            candidate |= {name: value for name, value in chunk.items() if name != "content"}
+            for part in content.get("parts") or ():
+                if {"partialArgs", "willContinue"} & (part.get("functionCall") or {}).keys():
+                    return None  # only a stream has arguments in pieces
+                _add_part(candidate["content"]["parts"], part)
+    if not candidates or not all("finishReason" in candidate for candidate in candidates.values()):
+        return None
+    return {**answer, "candidates": [candidates[place] for place in sorted(candidates)]}
+
+
+def _add_part(parts: list[dict[str, Any]], part: dict[str, Any]) -> None:
+    """Text goes on in the part before it, if that is nothing but text of the same kind."""
+    before = parts[-1] if parts else {}
+    if part.keys() <= {"text", "thought"} and "text" in part and before.keys() == part.keys():
+        parts[-1] = {**before, "text": before["text"] + part["text"]}
+    else:
+        parts.append(part)
+
+
 _FOLDS: Final[dict[str, Callable[[Iterator[dict[str, Any]]], dict[str, Any] | None]]] = {
     "anthropic": _anthropic,
     "openai_responses": _responses,
+    "openai_chat": _chat,
+    "gemini": _gemini,
 }
+_NAMED: Final = ("openai_responses", "gemini_interactions")

@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from callstream.errors import UsageError
 from callstream.events import RunEvent
+from callstream.journal import processes
 from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
 from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter
+
+_GO_ON_SECONDS = 3600.0
 
 Redact: TypeAlias = Callable[[RunEvent], RunEvent]
 
@@ -26,11 +29,13 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
     """What the journal does by itself. Seconds; None turns a duty off.
 
     ``compact_after``: how long after its end a run is compacted. ``sweep_every``: how often runs of dead processes are
-    looked for (the first time when the journal opens). ``retain``: how long after its end a run is erased.
+    looked for (the first time when the journal opens). ``go_on_within``: how long a run that can go on in another process
+    waits for one. ``retain``: how long after its end a run is erased.
     """
 
     compact_after: float | None = 60.0
     sweep_every: float | None = 10.0
+    go_on_within: float = _GO_ON_SECONDS
     retain: float | None = None
 
 
@@ -68,6 +73,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
 _MAX_BACK_OFF = 1.0
 _SWEEP_LIMIT = 100
+_ADOPT_LIMIT = 1000
 _FORGET_LIMIT = 200
 _FEW_ROWS = 1000
 """So many are folded on the spot; more would keep appends waiting."""
@@ -123,7 +129,8 @@ class Housekeeper:
 
     async def sweep(self) -> list[str]:
         swept: list[str] = []
-        while found := await self.patiently(self._store.sweep, _SWEEP_LIMIT):
+        patience = _GO_ON_SECONDS if self._duties is None else self._duties.go_on_within
+        while found := await self.patiently(self._store.sweep, _SWEEP_LIMIT, patience):
             swept += found
             _log_swept(found)
             self._followers.wake(found)
@@ -131,6 +138,12 @@ class Housekeeper:
                 break
             await asyncio.sleep(0)
         return swept
+
+    async def adopt(self, apps: Container[str]) -> list[str]:
+        await self.patiently(self._store.release_gone, processes.is_gone)
+        adopted = await self.patiently(self._store.adopt, apps, _ADOPT_LIMIT)
+        self._followers.wake(adopted)
+        return adopted
 
     async def compact(self, run_id: str) -> int:
         """An ended run does not change, so it is read and folded first; only putting it in place takes a lock."""

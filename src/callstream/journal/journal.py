@@ -9,7 +9,17 @@ A journal keeps one append-only log per run and one row per call, in one transac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
@@ -22,7 +32,18 @@ from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page, Push
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.queue import Then
-from callstream.journal.rows import Entry, Row, RunRow, check_id, check_limit, clean, is_storable, prepare, redact_entry
+from callstream.journal.rows import (
+    KEPT_THREAD,
+    Entry,
+    Row,
+    RunRow,
+    check_id,
+    check_limit,
+    clean,
+    is_storable,
+    prepare,
+    redact_entry,
+)
 from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter, forgotten_mark
 from callstream.journal.worker import JournalThread, Worker
 
@@ -70,6 +91,11 @@ class Journal:
     def is_persistent(self) -> bool:
         """Whether what it has is still there after the process has ended."""
         return self._store.is_persistent
+
+    @property
+    def redacts(self) -> bool:
+        """Whether something is taken out of events before they are stored."""
+        return self._redact is not None
 
     async def open(self) -> None:
         """Opens the store and brings its schema up to date. Called by the first use; calling it again does nothing."""
@@ -136,9 +162,19 @@ class Journal:
 
         A call before executing is discarded (interrupted), an executing one failed (interrupted), an awaiting one
         stays. One whose tool ran early counts as executing if its arguments were whole, else as before that. The run has
-        failed (interrupted). Only runs whose owner's lease has run out, by the store's clock.
+        failed (interrupted). Only runs whose owner's lease has run out, by the store's clock. One that can go on in another
+        process (``InputKept``) is left for that for a while: see ``Housekeeping.go_on_within``.
         """
         return await self._worker.do(self._housekeeper.sweep)
+
+    async def adopt(self, apps: Container[str]) -> list[str]:
+        """Takes runs of dead processes over that can go on with one of these apps (``InputKept``), and returns their ids.
+
+        From now on they are this process's, which has to go on with them or to end them. Of several processes that ask, one
+        gets a run. A process of this machine that is gone counts as dead at once, others when their lease has run out.
+        """
+        await self._worker.open()
+        return await self._worker.do(self._housekeeper.adopt, apps) if self._worker.may_judge else []
 
     async def forget(
         self,
@@ -257,7 +293,9 @@ class Journal:
         if not is_storable(run_id, thread_id, principal):
             return []
         wanted = RunFilter(run_id=run_id, thread_id=thread_id, principal=principal, active=active)
-        return await self._read(self._store.reader.runs, wanted, limit)
+        rows = await self._read(self._store.reader.runs, wanted, limit)
+        is_named = run_id is not None or thread_id is not None
+        return rows if is_named else [row for row in rows if not row.thread_id.startswith(KEPT_THREAD)]
 
     async def free_call_id(self, wanted: str) -> str:
         """The wanted id if no call in the journal has it, else the first free of ``wanted~2``, ``wanted~3``, …

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -159,9 +159,25 @@ class MemoryStore:
         self._wake_others(committed.changed)
         return committed
 
-    async def sweep(self, limit: int) -> list[str]:
+    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
         with self._lock:
-            swept = await self._writer.sweep(self, limit, time.time())
+            adopted = await self._writer.adopt(self, apps, limit)
+            self._writes = -1
+        return adopted
+
+    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+        """Its writers are all in this process."""
+
+    async def take_over(self, run_keys: Sequence[int]) -> None:
+        for key in run_keys:
+            run = self._tables.keys[key]
+            run.writer, run.epoch = self._writer.name, run.epoch + 1
+            run.row = msgspec.structs.replace(run.row, attempt=run.epoch)
+        self._tables.writes += 1
+
+    async def sweep(self, limit: int, patience: float) -> list[str]:
+        with self._lock:
+            swept = await self._writer.sweep(self, limit, time.time(), patience)
             self._writes = -1
         self._wake_others(swept)
         return swept

@@ -19,6 +19,7 @@ from callstream import codec
 from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import (
+    KEPT,
     ArgsAppended,
     CallCompleted,
     ReasoningAppended,
@@ -28,9 +29,15 @@ from callstream.events import (
     TextAppended,
 )
 
+KEPT_THREAD = "callstream kept "
+"""How threads are named whose runs only keep something for other processes: lists leave them out."""
+
 
 class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run as the journal lists it: ``outcome`` is None while it is running, ``last_seq`` numbers its last record."""
+    """One run as the journal lists it: ``outcome`` is None while it is running, ``last_seq`` numbers its last record.
+
+    ``attempt``: how many processes have worked on it.
+    """
 
     run_id: str
     thread_id: str
@@ -40,6 +47,7 @@ class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: float
     ended_at: float | None
     last_seq: int
+    attempt: int = 1
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -107,6 +115,8 @@ RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | N
 
 _EVENT_TYPES = frozenset(get_args(RunEvent))
 _decoder = msgspec.json.Decoder(RunEvent)
+_KEPT_BODIES = tuple(f'{{"type":"{kind.__struct_config__.tag}"' for kind in KEPT)
+"""How the bodies of such events begin."""
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name", "within")
 
 
@@ -322,14 +332,16 @@ def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
 def fold(rows: Iterable[Stored]) -> list[Stored]:
     """The rows of an ended run with the pieces of each call and of each message made one, at the place of the last.
 
-    Text and reasoning of a message fold apart. A group of one stays as it is.
+    Text and reasoning of a message fold apart. A group of one stays as it is. What was kept so that the run could go on in
+    another process goes.
     """
     kept: list[Stored] = []
     groups: dict[tuple[int, int | str | None], list[Stored]] = {}
     for row in rows:
         match row.kind & ~ESCAPED:
             case Kind.EVENT:
-                kept.append(row)
+                if not row.body.startswith(_KEPT_BODIES):
+                    kept.append(row)
             case Kind.ARGS:
                 groups.setdefault((Kind.ARGS, row.call), []).append(row)
             case kind:

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -25,13 +25,18 @@ from callstream.events import (
     CallExecuting,
     CallFailed,
     CallReturned,
+    InputKept,
     Record,
     RunEnded,
     RunEvent,
+    RunResumed,
 )
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
 from callstream.journal.rows import Row, RunRow, Source, Stored, known_events, prepare, whole_completion
+
+_MORE = 10
+"""How many more orphans are looked at than are ended at once: some may still go on."""
 
 
 class Stale(Exception):
@@ -78,6 +83,9 @@ class Tables(Protocol):
         """Runs that have not ended and whose process is dead. It cannot write to them any more from now on."""
         ...
 
+    async def take_over(self, run_keys: Sequence[int]) -> None:
+        """Makes orphans, which this transaction has asked for, runs of this writer. Their epochs rise."""
+
     async def write(self, plan: Plan) -> None:
         """Raises Stale if anything is not as it was when the plan was made."""
 
@@ -88,6 +96,8 @@ class Writer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.memory = Memory()
+        self._others: set[str] = set()
+        """Orphans that this process does not take over."""
 
     async def commit(self, tables: Tables, batch: Sequence[Append], now: float, followed: Container[str]) -> Committed:
         plan = Plan(batch, self.memory, now)
@@ -104,16 +114,47 @@ class Writer:
             plan.outcomes[place] = await _repeated(tables, batch[place], repeat)
         return Committed(plan.outcomes, plan.changed_runs(followed))
 
-    async def sweep(self, tables: Tables, limit: int, now: float) -> list[str]:
-        """Ends runs of dead processes, and returns their ids."""
-        orphans = [claim(facts) for facts in await tables.orphans(limit)]
+    async def adopt(
+        self, tables: Tables, apps: Container[str], limit: int, lives: Callable[[str], bool] | None = None
+    ) -> list[str]:
+        """Takes over runs of dead processes that can go on with an app of these, and returns their ids.
+
+        ``lives``: whether a writer's process is seen to live, where its lease may have run out without that.
+        """
+        orphans = [run for run in await tables.orphans(limit) if run.run_id not in self._others]
+        events = await _events_of(tables, [run.key for run in orphans])
+        mine = []
+        for run in orphans:
+            app = app_to_go_on(events[run.key])
+            if app is not None and app in apps:
+                if lives is None or not lives(run.writer or ""):
+                    mine.append(run)
+            else:
+                self._others.add(run.run_id)  # it need not be read again and again
+        if mine:
+            await tables.take_over([run.key for run in mine])
+        return [run.run_id for run in mine]
+
+    async def sweep(self, tables: Tables, limit: int, now: float, patience: float) -> list[str]:
+        """Ends runs of dead processes, and returns their ids.
+
+        Runs that can go on wait for so many seconds since their last record for a process that takes them over.
+        """
+        found = list(await tables.orphans(limit * _MORE))
+        events = await _events_of(tables, [facts.key for facts in found])
+        lost = [
+            facts
+            for facts in found
+            if now - facts.started_at - facts.last_ms / 1000 >= patience or app_to_go_on(events[facts.key]) is None
+        ]
+        orphans = [claim(facts) for facts in lost[:limit]]
         if not orphans:
             return []
         await _fill(tables, orphans)
         memory = Memory()
         for run in orphans:
             memory.add(run)
-        resumed = await _resumed(tables, memory)
+        resumed = await _resumed(tables, memory, events)
         appends = [Append(run.run_id, closing(run, resumed[run.key])) for run in orphans]
         plan = Plan(appends, memory, now)
         named = {held.call_id: held for calls in resumed.values() for held in calls}
@@ -148,15 +189,20 @@ async def _fill(tables: Tables, runs: Sequence[Owned]) -> None:
         by_key[held.run_key].calls[held.call_id] = held
 
 
-async def _resumed(tables: Tables, memory: Memory) -> Mapping[int, Sequence[Held]]:
+async def _events_of(tables: Tables, run_keys: Sequence[int]) -> dict[int, list[RunEvent]]:
+    """The events of those runs that are no pieces, by run."""
+    rows: dict[int, list[tuple[int, str]]] = {key: [] for key in run_keys}
+    for key, kind, body in await tables.events_of(run_keys) if run_keys else ():
+        rows[key].append((kind, body))
+    return {key: list(known_events(found)) for key, found in rows.items()}
+
+
+async def _resumed(
+    tables: Tables, memory: Memory, events: Mapping[int, Sequence[RunEvent]]
+) -> Mapping[int, Sequence[Held]]:
     """The calls of other runs that each of those runs was executing. They close their own, and each other's."""
-    events: dict[int, list[tuple[int, str]]] = {run.key: [] for run in memory.runs.values()}
-    for key, kind, body in await tables.events_of(list(events)):
-        events[key].append((kind, body))
-    names = {
-        key: [call_id for call_id in left_executing(known_events(rows)) if call_id not in memory.calls]
-        for key, rows in events.items()
-    }
+    keys = [run.key for run in memory.runs.values()]
+    names = {key: [call_id for call_id in left_executing(events[key]) if call_id not in memory.calls] for key in keys}
     wanted = [call_id for call_ids in names.values() for call_id in call_ids]
     found = {held.call_id: held for held in await tables.held_calls(wanted)} if wanted else {}
     return {key: [found[call_id] for call_id in call_ids if call_id in found] for key, call_ids in names.items()}
@@ -188,6 +234,18 @@ def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:
         or (isinstance(row.event, CallCompleted) and columns == whole_completion(row.event))
         for row, columns in zip(append.rows, stored, strict=True)
     )
+
+
+def app_to_go_on(events: Iterable[RunEvent]) -> str | None:
+    """The app that can go on with a run, by its log; None if it was not made for that, or was tried often enough."""
+    kept: InputKept | None = None
+    attempt = 1
+    for event in events:
+        if isinstance(event, InputKept):
+            kept = event
+        elif isinstance(event, RunResumed):
+            attempt = event.attempt
+    return None if kept is None or attempt >= kept.attempts else kept.app
 
 
 def left_executing(events: Iterable[RunEvent]) -> list[str]:
@@ -442,9 +500,16 @@ class Store(Protocol):
     async def watch(self) -> None:
         """Wakes followers when another process has committed. Runs until it is cancelled."""
 
-    async def sweep(self, limit: int) -> list[str]:
-        """Closes up to so many runs of dead processes and returns their ids."""
+    async def sweep(self, limit: int, patience: float) -> list[str]:
+        """Closes up to so many runs of dead processes and returns their ids; see ``Writer.sweep``."""
         ...
+
+    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
+        """Takes over runs of dead processes; see ``Writer.adopt``."""
+        ...
+
+    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+        """Gives the leases of writers back of which it is known that their processes are gone."""
 
     async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         """Puts the folded log in the place of the log. False if another process has compacted or erased the run."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
+from callstream.journal import processes
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
@@ -41,6 +42,11 @@ class Worker(Protocol):
     @property
     def pending_bytes(self) -> int:
         """How much waits to be written."""
+        ...
+
+    @property
+    def may_judge(self) -> bool:
+        """Whether it can tell by their leases that other processes are dead: not when it was late itself."""
         ...
 
     async def open(self) -> None: ...
@@ -216,6 +222,10 @@ class JournalThread:
                     self._judges_from = time.monotonic() + self._settings.lease_ttl
                 self._renewed_at = time.time()
 
+    @property
+    def may_judge(self) -> bool:
+        return not self._is_late() and time.monotonic() >= self._judges_from
+
     def _is_late(self) -> bool:
         """Whether this process has not renewed its own lease in time: it was stopped, or the store was away."""
         return time.time() - self._renewed_at > self._settings.lease_ttl
@@ -240,7 +250,7 @@ class JournalThread:
         What made this process late (a suspended machine, a store that was away) made others late too. They get the time
         of a lease to come back before this one takes their runs.
         """
-        may_sweep = not self._is_late() and time.monotonic() >= self._judges_from
+        may_sweep = self.may_judge
         if await self._store.hold(_HOUSEKEEPING, period * 3):
             await self._housekeeper.do_duties(may_sweep=may_sweep)
 
@@ -252,6 +262,7 @@ class Inline:
     """
 
     pending_bytes = 0
+    may_judge = True
 
     def __init__(self, store: Store, followers: Followers, settings: JournalSettings, housekeeper: Housekeeper) -> None:
         self._store = store
@@ -359,4 +370,4 @@ def _loop_factory() -> LoopFactory | None:
 
 def writer_name(settings: JournalSettings) -> str:
     """A name for this process in the store that no other has."""
-    return f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}"
+    return processes.named(f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}")

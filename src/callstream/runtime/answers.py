@@ -33,7 +33,7 @@ from callstream.events import CallFailed, CallReturned, MessageReceived, Request
 from callstream.hooks import CallHooks
 from callstream.journal import Journal, RunRow
 from callstream.runtime.engine import Engine
-from callstream.wire.argtext import json_text
+from callstream.wire.transcript import json_text
 
 _NOT_DISCARDED = tuple(state for state in CallState if state is not CallState.DISCARDED)
 

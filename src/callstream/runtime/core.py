@@ -15,7 +15,7 @@ import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any, get_args
@@ -26,28 +26,35 @@ from callstream.errors import (
     JournalError,
     LeaseLost,
     LimitExceeded,
+    Reject,
     RunOver,
     TransitionError,
 )
 from callstream.events import (
+    ArgsAppended,
     CallAwaiting,
+    CallCompleted,
     CallDiscarded,
     CallExecuting,
     CallFailed,
     CallProgressed,
     CallReturned,
+    CallStarted,
     MessageReceived,
     Question,
+    Record,
     RequestEvent,
+    ResponseEnded,
     RunEvent,
     RunOutcome,
 )
 from callstream.runtime.answers import Answers, Directory
 from callstream.runtime.barrier import Barrier, mistake
+from callstream.runtime.continuing import Keeping, KeptTurn, OnDivergence, Replay
 from callstream.runtime.engine import Engine, OnRejected, check_rejected
 from callstream.runtime.log import Ending, EventsThen, RunLog, TextLimits, Then, describe, submitted, wait_for_result
 from callstream.runtime.progress import ProgressFeeds, ProgressHandler
-from callstream.tools import Progress
+from callstream.tools import Progress, Tool
 
 logger = logging.getLogger("callstream")
 
@@ -77,8 +84,11 @@ class RunCore(ABC):
         self.process = os.getpid()
         self.host_traces = False
         """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
+        self._discard_callbacks: list[Callable[[], object]] = []
         self.on_tool_progress: ProgressHandler | None = None
         """Takes the place of the Callstream's own handler in this run."""
+        self.keeping: Keeping | None = None
+        """What lets the run go on in another process; None if it cannot."""
         self._ledger = Ledger()
         self._log = RunLog(
             engine.journal,
@@ -202,6 +212,8 @@ class RunCore(ABC):
         and fails the run, whatever its host makes of the exception: see ``TextLimits``.
         """
         self._check_open()
+        if self.keeping is not None and self.keeping.replay is not None and not callable(events):
+            events = self.keeping.replay.unknown(events)
         await self._write(events, response_id, author)
         if self._barrier.failure is not None:
             raise self._barrier.failure
@@ -253,8 +265,9 @@ class RunCore(ABC):
         Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
         was ended. Then the tool must not run.
         """
-        await self.prepare(call_id)
-        await self.record([CallExecuting(call_id)])
+        call = await self.prepare(call_id)
+        tool = self._barrier.own_tools.get(call_id) or self.engine.find_tool(call.name)
+        await self.record([CallExecuting(call_id, "unsafe" if tool is None else tool.replay)])
         self._check_open()  # the run may have been ended while that was written
         return self._ledger[call_id]
 
@@ -272,6 +285,11 @@ class RunCore(ABC):
         call = self._ledger[call_id]
         is_over = self._end.has_begun and not self._barrier.is_refused(call)
         return self._over() if is_over else self._barrier.rejection(call)
+
+    def is_cut(self, call_id: str) -> bool:
+        """Whether a hook rejected the call and wants nothing more of its response."""
+        error = self._barrier.hook_error(call_id)
+        return isinstance(error, Reject) and error.cut
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Waits for its arguments if they are not complete."""
@@ -354,6 +372,14 @@ class RunCore(ABC):
         """
         await self._end.wait(Ending.by(error))
 
+    async def hand_over(self) -> bool:
+        """Leaves the run as it is for another process. False if none can go on with it; then nothing was done."""
+        if self.keeping is None or self.keeping.is_given_up or self._end.has_begun:
+            return False
+        self._end.leave()
+        await self._end.wait(Ending.finished())
+        return True
+
     async def end_in_journal(self, ending: Ending) -> None:
         """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
         await self._log.end(ending)
@@ -364,6 +390,46 @@ class RunCore(ABC):
         What it raises is logged, and the run ends all the same.
         """
         return self._end.add_callback(callback)
+
+    def on_discard(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Has the callback called, on the run's loop, whenever a call is discarded. Returns what takes that back."""
+        self._discard_callbacks.append(callback)
+        return lambda: self._discard_callbacks.remove(callback) if callback in self._discard_callbacks else None
+
+    # -- going on --
+
+    def keep(self, *, replay: Replay | None = None, on_divergence: OnDivergence = "fail") -> None:
+        """From now on what is needed to go on elsewhere is kept."""
+        new_id = partial(self.engine.new_id, "response")
+        self.keeping = Keeping(self.record, new_id, replay=replay, on_divergence=on_divergence)
+
+    async def _restore(self, records: Sequence[Record]) -> None:
+        """Brings the run to where these records, all that the journal has of it, have left it. No hook hears of that."""
+        for record in records:
+            event = record.event
+            if isinstance(event, MessageReceived):
+                self._answers.keep(event)
+            if not isinstance(event, _CALL_EVENTS):
+                continue
+            if not isinstance(event, CallStarted) and event.call_id not in self._ledger:
+                answered = await self.engine.journal.call(event.call_id)
+                if answered is not None:
+                    self._ledger.adopt(answered)
+            elif self._ledger.get(event.call_id) is None or self._ledger[event.call_id].run_id == self.run_id:
+                self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
+        self._log.restore([record.event for record in records], records[-1].seq)
+
+    def give_again(self, turn: KeptTurn, tools: Mapping[str, Tool[Any]]) -> None:
+        """A response of an earlier attempt is given back. Hooks of its calls whose tools have not begun run now."""
+        for call_id in turn.call_ids:
+            call = self._ledger[call_id]
+            own = tools.get(call.name)
+            if own is not None:
+                self._barrier.own_tools[call_id] = own
+            if call.state is CallState.ARGS_COMPLETE:
+                self._barrier.take(CallStarted(call_id, call.name), call, self.seq)
+                self._barrier.take(ArgsAppended(call_id, call.args_json or ""), call, self.seq)
+                self._barrier.take(CallCompleted(call_id, call.args_json), call, self.seq)
 
     # -- inside --
 
@@ -400,6 +466,8 @@ class RunCore(ABC):
         if isinstance(event, MessageReceived):
             self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
+            if isinstance(event, ResponseEnded):
+                self.engine.observers.response_ended(self, event)
             return
         before = self._ledger.get(event.call_id)
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
@@ -408,6 +476,8 @@ class RunCore(ABC):
         if call is before:
             return  # a piece, mostly
         if isinstance(event, CallDiscarded):
+            for callback in list(self._discard_callbacks):
+                callback()
             level = logging.INFO if event.reason == "aborted" else logging.WARNING
             logger.log(
                 level,
@@ -472,14 +542,32 @@ class RunEnd:
         # Hooks and early tools end in their own time, which is bounded. What hangs when none of them runs is the store.
         return await wait_for_result(self._task, while_=lambda: self._barrier.runs_hooks or self._run.runs_early_tools)
 
-    async def _reach(self, ending: Ending) -> Exception | None:
+    def leave(self) -> None:
+        """Ends the work of this process on the run, and not the run: another one is to go on with it."""
+        if self._task is None:
+            self.has_begun = True
+            self._task = asyncio.ensure_future(self._leave(Ending.cancelled("handed over")))
+
+    async def _leave(self, ending: Ending) -> None:
         run = self._run
-        ending = ending.after(run._handed_over())
+        self._call_back(ending)
+        run._abort_early_tools(ending)
+        await self._write(lambda: ())  # what had passed the check is written
+        self.ending = ending
+        run.engine.remove_run(run.run_id)
+        run.engine.observers.run_ended(run)
+
+    def _call_back(self, ending: Ending) -> None:
         for callback in list(self._callbacks):
             try:
                 callback(ending.reason or ending.outcome)
             except Exception:
-                logger.exception("a callback raised at the end of run %s", run.run_id)
+                logger.exception("a callback raised at the end of run %s", self._run.run_id)
+
+    async def _reach(self, ending: Ending) -> Exception | None:
+        run = self._run
+        ending = ending.after(run._handed_over())
+        self._call_back(ending)
         run._abort_early_tools(ending)
         await self._feeds.aclose()
         await self._barrier.close(ending)

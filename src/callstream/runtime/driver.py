@@ -18,6 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
@@ -26,13 +27,16 @@ import msgspec
 
 from callstream.errors import (
     CallstreamError,
+    CannotGoOn,
     JournalError,
     LeaseLost,
     RunOver,
     ShuttingDown,
     ThreadBusy,
     TooMany,
+    UsageError,
 )
+from callstream.journal import Journal
 from callstream.runtime.engine import Engine
 from callstream.runtime.log import TextLimits
 from callstream.runtime.repeats import RunRequest
@@ -105,6 +109,8 @@ _LEFTOVER_SECONDS: Final = 10.0
 _CANCEL_SECONDS: Final = 10.0
 """How long an agent may take to be cancelled before it is no longer waited for."""
 _DRAIN_POLL_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 1.0
+"""How often runs of dead processes are looked for."""
 _LAST_WORD_SECONDS: Final = 1.5
 
 
@@ -302,16 +308,17 @@ class Driver:
         work = self._work(started, self._leftovers(run))
         task = asyncio.create_task(work, name=f"callstream run {run.run_id}")
         running = self._running[run.run_id] = _Running(run, task, room)
+        self._engine.working[run.run_id] = (run, task)
         if seconds is not None:
             running.limit = run.loop.call_later(seconds, self._stop_late, running)
         run.on_stop(lambda reason: self._limit_rest(running))
         task.add_done_callback(lambda done: self._release(running))
 
     def _leftovers(self, run: Run) -> list[asyncio.Task[None]]:
-        """What still works on runs of the same thread that were stopped or have failed."""
-        thread = (run.thread_id, run.principal)
-        cut = (other for other in self._running.values() if other.run.outcome in ("cancelled", "failed"))
-        return [other.task for other in cut if (other.run.thread_id, other.run.principal) == thread]
+        """What still works on runs of the same thread that were stopped or have failed, whichever driver has begun it."""
+        thread = (run.thread_id, run.principal, run.loop)
+        cut = (working for working in self._engine.working.values() if working[0].outcome in ("cancelled", "failed"))
+        return [task for other, task in cut if (other.thread_id, other.principal, other.loop) == thread]
 
     async def _work(self, started: StartedRun, leftovers: list[asyncio.Task[None]]) -> None:
         if leftovers:
@@ -332,6 +339,7 @@ class Driver:
         running.room.give_back()
         run, task = running.run, running.task
         self._running.pop(run.run_id, None)
+        self._engine.working.pop(run.run_id, None)
         for timer in (running.limit, running.leaving):
             if timer is not None:
                 timer.cancel()
@@ -460,7 +468,11 @@ class Driver:
         while len(self) and not self._hurried and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         for running in list(self._running.values()):
-            self._begin_stop(running, "the server shut down")
+            if await running.run.hand_over():
+                logger.info("run %s is handed over to another process", running.run.run_id, extra=_ids(running.run))
+                running.task.cancel()
+            else:
+                self._begin_stop(running, "the server shut down")
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_CANCEL_SECONDS)
         # Who watches a run reads its end from the journal, which is closed after this.
@@ -477,6 +489,56 @@ class Driver:
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.wait({self._poll})
+
+
+class Heir:
+    """Goes on with runs whose process has died or has handed them over. ``go_on`` is given their ids."""
+
+    def __init__(
+        self, journal: Journal, driver: Driver, apps: frozenset[str], go_on: Callable[[str], Awaitable[StartedRun]]
+    ) -> None:
+        self._journal = journal
+        self._driver = driver
+        self._apps = apps
+        self._go_on = go_on
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._look(), name="callstream heir")
+
+    async def stop(self) -> None:
+        """No further runs are taken over."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _look(self) -> None:
+        while not self._driver.is_draining:
+            try:
+                adopted = await self._journal.adopt(self._apps)
+            except JournalError:
+                adopted = []  # the journal itself logs when it fails and when it is back
+            except UsageError:
+                return  # it was closed
+            for run_id in adopted:
+                await self._take(run_id)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _take(self, run_id: str) -> None:
+        while True:
+            try:
+                await self._driver.begin(partial(self._go_on, run_id))
+                logger.warning("going on with run %s, whose process has gone", run_id, extra={"run_id": run_id})
+            except TooMany:
+                await asyncio.sleep(_LOOK_SECONDS)  # until there is room
+                continue
+            except ShuttingDown:
+                pass  # another process gets it when this one gives its lease back
+            except CannotGoOn as error:
+                logger.warning("%s; it has ended as interrupted", error, extra={"run_id": run_id})
+            except Exception:
+                logger.exception("could not go on with run %s", run_id, extra={"run_id": run_id})
+            return
 
 
 def _ids(run: Run) -> dict[str, str]:

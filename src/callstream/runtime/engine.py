@@ -10,6 +10,7 @@ cannot be decorated, such as those of a framework.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import uuid
@@ -21,6 +22,7 @@ import msgspec
 
 from callstream.calls import Call, number_id
 from callstream.errors import UsageError
+from callstream.events import ResponseEnded
 from callstream.guards import Guard, Guards
 from callstream.hooks import HookSettings
 from callstream.journal import Journal
@@ -78,6 +80,11 @@ class Settings(msgspec.Struct, frozen=True):
     """What the SDK gets where a hook rejected a call or failed, in runs that do not say it themselves: see ``cs.run``."""
     ask_again: int = 1
     """How often the tap asks a model again that wrote nothing but calls which cannot run: cut off, not JSON, not fitting."""
+    cut_refused: bool = False
+    """Whether a streamed answer is ended as soon as it is certain that none of its calls can run.
+
+    Only where the model is asked again. The provider need not write the rest then, and nobody pays for it.
+    """
     hook_grace: float = 5.0
     """Seconds that a hook past its time may take to end, before its call is given up and the abort hooks run beside it.
 
@@ -336,8 +343,11 @@ class RunObserver(Protocol[_Observed_contra]):
 
     Pieces of text are left out: a call that gets ten thousand of them changes its state once. What an observer raises is
     logged, and changes nothing. It must not wait. If it has a method ``run_entered(run)``, that is called in the context
-    of the run's work when it begins (``async with run``), and what it returns when the work ends there. If it has a method
-    ``asked_again(run, wire)``, that is called when the tap asks the model again because none of its calls can run.
+    of the run's work when it begins (``async with run``), and what it returns when the work ends there. These, too, are
+    called where an observer has them: ``response_ended(run, event)``, with the usage of a model's response;
+    ``asked_again(run, wire)``, when the tap asks the model again because none of its calls can run; of a gateway
+    ``answer_began(upstream, status, seconds)``, seconds after its request, and ``answer_attached(upstream)``, when a client
+    came back for it.
     """
 
     def run_started(self, run: _Observed_contra) -> None: ...
@@ -388,15 +398,27 @@ class Observers(Generic[RunT]):
     def run_ended(self, run: RunT) -> None:
         self._notify(lambda observer: observer.run_ended(run))
 
-    def asked_again(self, run: RunT, wire: str) -> None:
-        def notify(observer: Any) -> None:
-            if hasattr(observer, "asked_again"):
-                observer.asked_again(run, wire)
+    def response_ended(self, run: RunT, event: ResponseEnded) -> None:
+        self._notify_able("response_ended", run, event)
 
-        self._notify(notify)
+    def asked_again(self, run: RunT, wire: str) -> None:
+        self._notify_able("asked_again", run, wire)
+
+    def answer_began(self, upstream: str, status: int, seconds: float) -> None:
+        self._notify_able("answer_began", upstream, status, seconds)
+
+    def answer_attached(self, upstream: str) -> None:
+        self._notify_able("answer_attached", upstream)
 
     def streams_changed(self, change: int) -> None:
         self._notify(lambda observer: observer.streams_changed(change))
+
+    def _notify_able(self, method: str, *args: Any) -> None:
+        def notify(observer: Any) -> None:
+            if hasattr(observer, method):
+                getattr(observer, method)(*args)
+
+        self._notify(notify)
 
     def _notify(self, notify: Callable[[RunObserver[RunT]], None]) -> None:
         for observer in self._observers:
@@ -430,6 +452,8 @@ class Engine(Toolbox, Generic[RunT]):
         self._make_observers = make_observers
         self._observers: Observers[RunT] | None = None
         self._active: dict[str, RunT] = {}
+        self.working: dict[str, tuple[RunT, asyncio.Task[None]]] = {}
+        """What works on runs, by their ids, until it has returned: of all drivers."""
         self._reserved: set[str] = set()
 
     @property

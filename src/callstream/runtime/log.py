@@ -425,6 +425,11 @@ class RunLog:
         self._waiting.append(_Batch(events, then, response_id, author, context or contextvars.copy_context()))
         self._write_next()
 
+    def restore(self, events: Sequence[RunEvent], seq: int) -> None:
+        """The journal has these of the run already, up to that number."""
+        self.text.apply(self.text.weigh(events))
+        self.seq = seq
+
     def _write_next(self) -> None:
         while self._waiting and not self._is_writing:
             batch = self._waiting.popleft()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal, Protocol, assert_never, get_args
 
 import msgspec
 
-from callstream.calls import Call, number_id
-from callstream.errors import CallIdTaken, CallRejected, RunOver
+from callstream.calls import Call, CallEvent, Ledger, number_id
+from callstream.errors import CallIdTaken, CallRejected, RunOver, TransitionError
 from callstream.events import (
     ArgsAppended,
     CallCompleted,
@@ -25,17 +25,22 @@ from callstream.events import (
     MessageStarted,
     ReasoningAppended,
     ResponseEnded,
+    ResponseKept,
     RunEvent,
     RunOutcome,
     TextAppended,
     WireEvent,
 )
+from callstream.runtime.barrier import rejection
+from callstream.runtime.core import RunCore
 from callstream.runtime.log import EventsThen, Then, submitted
 from callstream.runtime.textfilter import FilteredText, TextFilter
 from callstream.wire import decoder_for
-from callstream.wire.argtext import ArgumentText
+from callstream.wire.transcript import ArgumentText
 
 logger = logging.getLogger("callstream")
+
+_CALL_EVENTS = get_args(CallEvent)
 
 
 class ReadingRun(Protocol):
@@ -67,6 +72,87 @@ class ReadingRun(Protocol):
     async def settled(self, call_id: str) -> Call: ...
     def rejection(self, call_id: str) -> CallRejected | RunOver: ...
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]: ...
+
+
+class WithheldRun:
+    """A ``ReadingRun`` with a ledger of its own, for a response that must not be seen yet: its host shows what the
+    application has made of it.
+
+    It is decoded, collapsed and checked like any other, so that no tool runs on arguments that are unfinished or do not
+    fit. But nothing of it is journaled, and no hook hears of it.
+    """
+
+    def __init__(self, run: RunCore) -> None:
+        self._run = run
+        self._ledger = Ledger()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._run.loop
+
+    @property
+    def run_id(self) -> str:
+        return self._run.run_id
+
+    @property
+    def outcome(self) -> RunOutcome | None:
+        return self._run.outcome
+
+    @property
+    def calls(self) -> list[Call]:
+        return list(self._ledger)
+
+    def call(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    @property
+    def schedule(self) -> Callable[[Callable[[], object]], None]:
+        return self._run.schedule
+
+    def name_call(self, wanted: str) -> str:
+        return self._ledger.name_for(wanted)
+
+    async def is_free(self, call_id: str) -> bool:
+        return True
+
+    async def free_call_id(self, wanted: str) -> str:
+        return self._ledger.name_for(wanted)
+
+    def submit(
+        self,
+        events: Sequence[RunEvent] | EventsThen,
+        then: Then,
+        *,
+        response_id: str | None = None,
+        author: str | None = None,
+        context: Context | None = None,
+    ) -> None:
+        error: Exception | None = None
+        try:
+            for event in events() if callable(events) else events:
+                if isinstance(event, _CALL_EVENTS):
+                    self._ledger.apply(event)
+        except TransitionError as raised:
+            error = raised
+        self.loop.call_soon(then, error)
+
+    async def settled(self, call_id: str) -> Call:
+        return self._ledger[call_id]
+
+    def rejection(self, call_id: str) -> CallRejected | RunOver:
+        return rejection(self._ledger[call_id], None)
+
+    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
+        return self._run.on_stop(callback)
+
+
+class GivenResponse:
+    """A response of an earlier attempt of a run, which is given to the SDK again. All of it is in the journal."""
+
+    def __init__(self, run: ReadingRun, call_ids: Sequence[str]) -> None:
+        self.run = run
+        self.call_ids = {call_id: call_id for call_id in call_ids}
+        self.nameless: list[CallDiscarded] = []
 
 
 class Response:
@@ -113,6 +199,11 @@ class Response:
         self._recorded: list[RunEvent] = []
         self._renaming: asyncio.Task[None] | None = None
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether its body has ended, and the rest of it may come in another. ``end`` gives that up."""
+        return self.decoder.is_paused and not self._ended
+
     async def feed(self, data: bytes) -> list[RunEvent]:
         """Reads bytes of a streamed answer. Returns the events as they were recorded."""
         return await self.record(self.decoder.feed(data))
@@ -129,22 +220,22 @@ class Response:
         self._ended = True
         return await self.record(self.decoder.whole(body))
 
-    async def record(self, events: Sequence[WireEvent]) -> list[RunEvent]:
+    async def record(self, events: Sequence[WireEvent | ResponseKept]) -> list[RunEvent]:
         """Records what a decoder has read, for those who decode themselves. Returns the events as they were recorded."""
         await submitted(partial(self.submit, events))
         return self._recorded
 
-    def submit(self, events: Sequence[WireEvent], then: Then) -> None:
+    def submit(self, events: Sequence[WireEvent | ResponseKept], then: Then) -> None:
         """``record`` without waiting: ``then`` is called later, with the error, or None. One at a time."""
         if self._filtered is not None:
             try:
-                events = self._filtered.apply(events)
+                events = self._filtered.apply([event for event in events if not isinstance(event, ResponseKept)])
             except Exception as error:  # noqa: BLE001  # a filter is the program's, and nothing is shown that it did not judge
                 self.run.loop.call_soon(then, error)
                 return
         self._submit(events, then)
 
-    def _submit(self, events: Sequence[WireEvent], then: Then) -> None:
+    def _submit(self, events: Sequence[WireEvent | ResponseKept], then: Then) -> None:
         recorded: list[RunEvent] = []
         for event in events:
             if type(event) is ArgsAppended and self.call_ids.get(event.call_id) == event.call_id:
@@ -164,14 +255,14 @@ class Response:
             context=self.context,
         )
 
-    def _submitted(self, events: Sequence[WireEvent], then: Then, error: Exception | None) -> None:
+    def _submitted(self, events: Sequence[WireEvent | ResponseKept], then: Then, error: Exception | None) -> None:
         if isinstance(error, CallIdTaken) and not self._is_interrupted:
             # An earlier run, or another process, has a call with this id. Nothing was kept, and a free one is looked for.
             self._renaming = self.run.loop.create_task(self._rename(error.call_id, events, then), context=self.context)
         else:
             then(error)
 
-    async def _rename(self, taken: str, events: Sequence[WireEvent], then: Then) -> None:
+    async def _rename(self, taken: str, events: Sequence[WireEvent | ResponseKept], then: Then) -> None:
         try:
             for event in events:
                 if isinstance(event, CallStarted):
@@ -219,8 +310,10 @@ class Response:
                 pass  # the run's own end has discarded them
         return False
 
-    def _translate(self, event: WireEvent) -> RunEvent | None:
+    def _translate(self, event: WireEvent | ResponseKept) -> RunEvent | None:
         match event:
+            case ResponseKept():
+                return event
             case ResponseEnded():
                 self.is_over, self.finish_reason = True, event.finish_reason
                 return event

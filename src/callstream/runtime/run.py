@@ -2,10 +2,6 @@
 
 ``core`` says what happens to it. Leaving it ends it: finished, failed with an exception, cancelled with a cancellation.
 
-``WithheldRun`` is for a response that nobody may see yet: its host shows what the application has made of it. It is
-decoded, collapsed and checked like any other, so that no tool runs on arguments that are unfinished or do not fit. But
-nothing of it is journaled, and no hook hears of it.
-
 ``Claims`` says which of the model's calls a tool runs for that is called in Python. A framework calls a tool without
 saying for which call. It has changed the arguments, perhaps: filled in defaults, stripped text, made objects of them.
 So a call of a tool in a run is one of the model's calls of that tool, each of them once: the one whose arguments are
@@ -27,95 +23,36 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextvars import Context, ContextVar, Token
+from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, ToolResult, refusal
-from callstream.errors import CallRejected, JournalError, RunOver, TransitionError, UsageError
-from callstream.events import CallStarted, Question, RunEvent, RunOutcome, RunStarted
-from callstream.runtime.barrier import rejection
+from callstream.calls import Call, CallEvent, CallState, Refusal, ToolResult, refusal
+from callstream.errors import CallRejected, CannotGoOn, JournalError, RunOver, TransitionError, UsageError
+from callstream.events import (
+    CallDiscarded,
+    CallStarted,
+    InputKept,
+    Question,
+    RunEvent,
+    RunResumed,
+    RunStarted,
+)
+from callstream.runtime.continuing import OnDivergence, Replay
 from callstream.runtime.core import RunCore
 from callstream.runtime.early import EarlyPolicy, EarlyRun, EarlyRuns
 from callstream.runtime.engine import Engine, OnRejected
-from callstream.runtime.log import Ending, EventsThen, Then, is_being_cancelled, wait_for_result, wait_until_done
-from callstream.runtime.response import Response
+from callstream.runtime.log import Ending, is_being_cancelled, wait_for_result, wait_until_done
+from callstream.runtime.response import GivenResponse, Response, WithheldRun
 from callstream.runtime.textfilter import TextFilter
 from callstream.runtime.tooluse import ToolUse
 from callstream.tools import CallClaims, ClaimedCall, Streamed, Tool, call_claims
-from callstream.wire.argtext import ArgumentText, json_text
+from callstream.wire.transcript import ArgumentText, json_text
 
 _CALL_EVENTS = get_args(CallEvent)
-
-
-class WithheldRun:
-    """Stands in for a run where such a response is read: a ``ReadingRun`` with a ledger of its own."""
-
-    def __init__(self, run: RunCore) -> None:
-        self._run = run
-        self._ledger = Ledger()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._run.loop
-
-    @property
-    def run_id(self) -> str:
-        return self._run.run_id
-
-    @property
-    def outcome(self) -> RunOutcome | None:
-        return self._run.outcome
-
-    @property
-    def calls(self) -> list[Call]:
-        return list(self._ledger)
-
-    def call(self, call_id: str) -> Call:
-        return self._ledger[call_id]
-
-    @property
-    def schedule(self) -> Callable[[Callable[[], object]], None]:
-        return self._run.schedule
-
-    def name_call(self, wanted: str) -> str:
-        return self._ledger.name_for(wanted)
-
-    async def is_free(self, call_id: str) -> bool:
-        return True
-
-    async def free_call_id(self, wanted: str) -> str:
-        return self._ledger.name_for(wanted)
-
-    def submit(
-        self,
-        events: Sequence[RunEvent] | EventsThen,
-        then: Then,
-        *,
-        response_id: str | None = None,
-        author: str | None = None,
-        context: Context | None = None,
-    ) -> None:
-        error: Exception | None = None
-        try:
-            for event in events() if callable(events) else events:
-                if isinstance(event, _CALL_EVENTS):
-                    self._ledger.apply(event)
-        except TransitionError as raised:
-            error = raised
-        self.loop.call_soon(then, error)
-
-    async def settled(self, call_id: str) -> Call:
-        return self._ledger[call_id]
-
-    def rejection(self, call_id: str) -> CallRejected | RunOver:
-        return rejection(self._ledger[call_id], None)
-
-    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
-        return self._run.on_stop(callback)
 
 
 class Claims:
@@ -240,6 +177,8 @@ class Run(RunCore):
         """The tools that run before the response has ended."""
         self.claims = Claims(self, self.tool_use, self.early)
         """Which calls are meant by tools that are called in Python."""
+        self.unfinished: dict[str, Response] = {}
+        """Responses that go on with the answer to a request that brings the key."""
         self.starts_early = True
         """Whether tools may do that. Not in a run that was not opened, since nothing would wait for them."""
         self._invoking: frozenset[str] = frozenset()
@@ -251,20 +190,21 @@ class Run(RunCore):
     async def start(
         cls,
         engine: Engine[Run],
-        thread_id: str,
+        started: RunStarted,
         run_id: str | None = None,
         *,
-        principal: str | None = None,
-        run_input: Any = None,
+        kept: InputKept | None = None,
         as_current: bool = True,
-        exclusive: bool = False,
         host_traces: bool = False,
         rejected: OnRejected | None = None,
     ) -> Run:
-        """See ``Callstream.start``."""
-        run = cls(engine, check_thread_id(thread_id), run_id or engine.new_id("run"), principal, rejected=rejected)
+        """See ``Callstream.start``. ``kept``: what the run needs to go on in another process, if it can."""
+        thread_id, run_id = check_thread_id(started.thread_id), run_id or engine.new_id("run")
+        run = cls(engine, thread_id, run_id, started.principal, rejected=rejected)
         run.host_traces = host_traces
-        starting = asyncio.ensure_future(run._begin(RunStarted(thread_id, principal, run_input, exclusive)))
+        if kept is not None:
+            run.keep()
+        starting = asyncio.ensure_future(run._begin([started] if kept is None else [started, kept]))
         try:
             await wait_for_result(starting)
         except asyncio.CancelledError:
@@ -274,11 +214,34 @@ class Run(RunCore):
             run.make_current()
         return run
 
-    async def _begin(self, started: RunStarted) -> None:
+    @classmethod
+    async def go_on(cls, engine: Engine[Run], run_id: str, *, on_divergence: OnDivergence = "fail") -> Run:
+        """Goes on with a run that this process has taken over (``Journal.adopt``): all that it has is known.
+
+        Raises CannotGoOn if its agent cannot run again; the run has ended then.
+        """
+        records = await engine.journal.read_whole([run_id])
+        started = records[0].event
+        assert isinstance(started, RunStarted), "every run that is taken over began with it"
+        run = cls(engine, started.thread_id, run_id, started.principal)
+        replay = Replay(records)
+        await run._restore(records)
+        if (obstacle := replay.obstacle(run.calls)) is not None:
+            await run.end_in_journal(Ending.failed("interrupted"))
+            raise CannotGoOn(run_id, obstacle)
+        engine.add_run(run_id, run)
+        open_calls = [call for call in run.calls if call.call_id in replay.void_calls and not call.is_final]
+        discarded = [CallDiscarded(call.call_id, "interrupted") for call in open_calls]
+        await run.record([RunResumed(replay.attempt + 1, replay.void), *discarded])
+        run.keep(replay=replay, on_divergence=on_divergence)
+        engine.observers.run_started(run)
+        return run
+
+    async def _begin(self, events: Sequence[RunEvent]) -> None:
         engine = self.engine
         try:
             await engine.journal.open()
-            await self.record([started])
+            await self.record(events)
         except JournalError as error:
             # It may be in the journal, and nothing else would end it.
             if self.is_doubtful and engine.active_run(self.run_id) is None:
@@ -381,6 +344,12 @@ class Run(RunCore):
             expect=None if withheld else expect,
             text_filters=text_filters,
         )
+
+    async def end_unfinished(self) -> None:
+        """Nothing asks for the rest of responses that have paused: what is open in them is discarded."""
+        while self.unfinished:
+            _, response = self.unfinished.popitem()
+            await response.end()
 
     # -- tools --
 
@@ -566,8 +535,10 @@ class ModelCall:
         """Whether text reaches the SDK by the passage; None leaves it to the tap's setting."""
         self.text_filters: Sequence[TextFilter] = ()
         """What decides which text of the answer is recorded, beside the tap's own."""
+        self.keeps = not withholds
+        """Whether its answers may be kept as they came, so that the run can go on elsewhere."""
         self.read_by_tap = False
-        self.responses: list[Response] = []
+        self.responses: list[Response | GivenResponse] = []
         """The responses that were read for it, in order: more than one where the host asked again by itself."""
 
 

@@ -24,9 +24,21 @@ from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from callstream.calls import AT_REST, HAS_OUTCOME, Call, CallState
+from callstream.events import ResponseEnded
 from callstream.runtime.run import Run
 
 SCOPE: Final = "callstream"
+_TOKENS: Final = {
+    "input": (
+        *("input_tokens", "prompt_tokens", "promptTokenCount", "inputTokens", "total_input_tokens"),
+        *("prompt_eval_count", "toolUsePromptTokenCount"),
+    ),
+    "output": (
+        *("output_tokens", "completion_tokens", "candidatesTokenCount", "outputTokens", "total_output_tokens"),
+        *("eval_count", "thoughtsTokenCount"),
+    ),
+}
+"""The names of what a response has cost, in the figures of all wires. Those of one wire are different tokens."""
 
 
 class _Observed(msgspec.Struct, eq=False):
@@ -85,6 +97,16 @@ class Telemetry:
             "{request}",
             "Requests of the tap's own, because no call of an answer could run.",
         )
+        self._tokens = meter.create_counter("callstream.model.tokens", "{token}", "Tokens, as providers count them.")
+        self._first_byte = meter.create_histogram(
+            "callstream.gateway.time_to_first_byte", "s", "From a request to the first byte of its answer."
+        )
+        self._attached = meter.create_counter(
+            "callstream.gateway.attached", "{answer}", "Answers that a client came back for."
+        )
+        self._taken_over = meter.create_counter(
+            "callstream.runs.taken_over", "{run}", "Runs of other processes that went on here."
+        )
         self._active_runs = meter.create_up_down_counter("callstream.runs.active", "{run}", "Active runs.")
         self._streams = meter.create_up_down_counter("callstream.streams.active", "{stream}", "Streams that are read.")
         self._runs: dict[str, _Observed] = {}
@@ -92,9 +114,13 @@ class Telemetry:
     def run_started(self, run: Run) -> None:
         now = perf_counter()
         name = "run" if run.host_traces else "invoke_agent"
-        attributes = {"gen_ai.conversation.id": run.thread_id, "callstream.run.id": run.run_id}
+        attributes: dict[str, Any] = {"gen_ai.conversation.id": run.thread_id, "callstream.run.id": run.run_id}
         if not run.host_traces:
             attributes["gen_ai.operation.name"] = name
+        attempt = 1 if run.keeping is None else run.keeping.attempt
+        if attempt > 1:
+            attributes["callstream.run.attempt"] = attempt
+            self._taken_over.add(1)
         span = self._tracer.start_span(name, kind=SpanKind.INTERNAL, attributes=attributes)
         self._runs[run.run_id] = _Observed(span, now, now)
         self._active_runs.add(1)
@@ -129,7 +155,10 @@ class Telemetry:
         elif call.state in AT_REST:
             if call.state in HAS_OUTCOME:
                 observed.turn_at = now
-            self._calls.add(1, {"gen_ai.tool.name": call.name, "callstream.call.state": call.state.value})
+            attributes = {"gen_ai.tool.name": call.name, "callstream.call.state": call.state.value}
+            if call.reason is not None:
+                attributes["callstream.call.discard_reason"] = call.reason
+            self._calls.add(1, attributes)
             if known is not None:
                 del observed.calls[call.call_id]
                 self._end(run, call, known, now)
@@ -148,6 +177,16 @@ class Telemetry:
         self._active_runs.add(-1)
         attributes = {"gen_ai.operation.name": "invoke_agent", "callstream.run.outcome": outcome}
         self._run_duration.record(perf_counter() - observed.started_at, attributes)
+
+    def response_ended(self, run: Run, event: ResponseEnded) -> None:
+        for kind, count in _tokens(event.usage or {}).items():
+            self._tokens.add(count, {"gen_ai.token.type": kind})
+
+    def answer_began(self, upstream: str, status: int, seconds: float) -> None:
+        self._first_byte.record(seconds, {"callstream.upstream": upstream, "http.response.status_code": status})
+
+    def answer_attached(self, upstream: str) -> None:
+        self._attached.add(1, {"callstream.upstream": upstream})
 
     def asked_again(self, run: Run, wire: str) -> None:
         self._asked_again.add(1, {"callstream.wire": wire})
@@ -198,3 +237,9 @@ def _mark(span: Span, call: Call, own: Span) -> None:
     """Lets the host's span of a tool be found by the call's id."""
     if span is not own:
         span.set_attribute("callstream.call.id", call.call_id)
+
+
+def _tokens(usage: Mapping[str, Any]) -> dict[str, int]:
+    figures = usage["tokens"] if isinstance(usage.get("tokens"), dict) else usage  # Cohere has several kinds of figures
+    counts = {kind: [figures.get(name) for name in names] for kind, names in _TOKENS.items()}
+    return {kind: sum(count for count in found if isinstance(count, int)) for kind, found in counts.items()}

@@ -27,7 +27,12 @@ from callstream.server.eventstream import STREAMS
 from callstream.server.logs import describe_request
 from callstream.server.requests import MAX_CALL_ID, Problem, is_id, not_found, problem_response
 
-Auth: TypeAlias = Callable[[Request], str | None | Awaitable[str | None]]
+
+class Operator:
+    """What ``auth`` may return in the place of a name: somebody who sees all, as everybody does without ``auth``."""
+
+
+Auth: TypeAlias = Callable[[Request], str | Operator | None | Awaitable[str | Operator | None]]
 """Turns a request into a principal, the name of the user who sent it; None to refuse it. Sync or async.
 
 If it raises, the request fails with 500, without its text, and nothing runs.
@@ -46,11 +51,13 @@ class Access:
         self._journal = host.callstream.journal
 
     async def principal(self, request: Request) -> str | None:
-        """The principal of the request; None if the server has no ``auth``."""
+        """The principal of the request; None for an operator, and if the server has no ``auth``."""
         if self._auth is None:
             return None
         found = self._auth(request)
         principal = await found if inspect.isawaitable(found) else found
+        if isinstance(principal, Operator):
+            return None
         if principal is not None and not isinstance(principal, str):
             raise TypeError(f"expected auth to return a principal's name or None, got {type(principal).__name__}")
         if not principal or not is_id(principal):

@@ -61,9 +61,9 @@ class Host(Protocol):
     @property
     def view(self) -> View: ...
 
-    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun: ...
+    async def begin(self, run_input: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun: ...
 
-    def presentation(self, given: RunAgentInput | None) -> Presenter: ...
+    def presentation(self, run_input: RunAgentInput | None) -> Presenter: ...
 
 
 @runtime_checkable
@@ -78,10 +78,21 @@ class Importer(Protocol):
 class AppHost(Protocol):
     """A host of an app, which may share its journal with others that have threads of the same ids."""
 
-    def app_of(self, given: RunAgentInput) -> str: ...
+    def app_of(self, run_input: RunAgentInput) -> str: ...
 
     async def own_runs(self, rows: Sequence[RunRow]) -> list[RunRow]:
         """Those of the rows that are the app's, in their order."""
+
+
+@runtime_checkable
+class Successor(Protocol):
+    """A host that can go on with runs of processes that have died. ``apps``: whose. ``continues``: keep its own for that."""
+
+    apps: frozenset[str]
+    can_continue: bool
+    continues: bool
+
+    async def go_on(self, run_id: str) -> StartedRun: ...
 
 
 @runtime_checkable
@@ -104,7 +115,7 @@ def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) 
             raise UsageError("the agent has a Callstream of its own; give the server none, or the same")
         return agent
     function = agent.run if isinstance(agent, Agent) else agent
-    if not _takes_input(function):
+    if not _accepts_input(function):
         raise UsageError(
             f"expected an agent: an object with run(input), or a function of the input; got {type(agent).__name__}"
         )
@@ -115,7 +126,7 @@ def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) 
     return FunctionHost(function, callstream)
 
 
-def _takes_input(function: Any) -> bool:
+def _accepts_input(function: Any) -> bool:
     """Whether it can be called with one argument: a class's own ``run`` cannot, nor can an ASGI application."""
     if not callable(function):
         return False
@@ -154,34 +165,36 @@ class FunctionHost:
     def view(self) -> View:
         return View()
 
-    def presentation(self, given: RunAgentInput | None) -> Presenter:
+    def presentation(self, run_input: RunAgentInput | None) -> Presenter:
         return _AsItIs()
 
-    async def begin(self, given: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun:
+    async def begin(self, run_input: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun:
         kept = {
-            "messages": [message.model_dump(mode="json", by_alias=True) for message in since_spoken(given.messages)],
-            "tools": [{"name": tool.name} for tool in given.tools or ()],
-            "digest": digest_of(given),
+            "messages": [
+                message.model_dump(mode="json", by_alias=True) for message in since_spoken(run_input.messages)
+            ],
+            "tools": [{"name": tool.name} for tool in run_input.tools or ()],
+            "digest": digest_of(run_input),
         }
         run = await self.callstream.start(
-            given.thread_id,
-            given.run_id,
+            run_input.thread_id,
+            run_input.run_id,
             principal=principal,
             run_input=kept,
             as_current=False,
             exclusive=exclusive,
             numbered=True,
         )
-        return StartedRun(run, partial(self._work, run, given))
+        return StartedRun(run, partial(self._work, run, run_input))
 
-    async def _work(self, run: Run, given: RunAgentInput) -> None:
-        client_tools = frozenset(tool.name for tool in given.tools or ())
+    async def _work(self, run: Run, run_input: RunAgentInput) -> None:
+        client_tools = frozenset(tool.name for tool in run_input.tools or ())
         async with run:
-            for message in since_spoken(given.messages):
+            for message in since_spoken(run_input.messages):
                 if isinstance(message, UserMessage):
                     await run.record([_message_received(message)])
-            left_to_agent = await _take_answers(run, _answers_in(given), client_tools)
-            made: Any = self._function(await _restore_ids(given, run.directory))
+            left_to_agent = await _record_answers(run, _answers_in(run_input), client_tools)
+            made: Any = self._function(await _restore_ids(run_input, run.directory))
             if inspect.isawaitable(made):
                 made = await made
             elif not isinstance(made, AsyncIterable):
@@ -215,15 +228,15 @@ class _Answer(msgspec.Struct, frozen=True):
     message_id: str | None = None
 
 
-def _answers_in(given: RunAgentInput) -> Iterator[_Answer]:
-    for message in since_spoken(given.messages):
+def _answers_in(run_input: RunAgentInput) -> Iterator[_Answer]:
+    for message in since_spoken(run_input.messages):
         if isinstance(message, ToolMessage):
             yield _Answer(message.tool_call_id, _content(message.content), message.error, message.id)
-    for entry in given.resume or ():
+    for entry in run_input.resume or ():
         yield _Answer(entry.interrupt_id, entry.payload, CANCELLED if entry.status == "cancelled" else None)
 
 
-async def _take_answers(run: Run, answers: Iterable[_Answer], client_tools: frozenset[str]) -> list[_Answer]:
+async def _record_answers(run: Run, answers: Iterable[_Answer], client_tools: frozenset[str]) -> list[_Answer]:
     """Records the results of the client's own tools, and returns the other answers under their calls' ids.
 
     These are the agent's: it knows what it has asked. It takes the call up with ``run.resume`` and runs it or refuses
@@ -317,16 +330,16 @@ def _rename(event: RunEvent, call_ids: Mapping[str, str]) -> RunEvent:
             return event
 
 
-async def _restore_ids(given: RunAgentInput, directory: Directory) -> RunAgentInput:
+async def _restore_ids(run_input: RunAgentInput, directory: Directory) -> RunAgentInput:
     """The input with the agent's own ids for calls that have another name in the journal."""
     wire_ids: dict[str, str] = {}
-    for call_id in {call_id for call_id in _call_ids(given) if _NUMBERED.fullmatch(call_id)}:
+    for call_id in {call_id for call_id in _call_ids(run_input) if _NUMBERED.fullmatch(call_id)}:
         call = await directory.find_by_call_id(call_id)
         if call is not None and call.provider_id is not None:
             wire_ids[call_id] = call.provider_id
     if not wire_ids:
-        return given
-    copied = given.model_copy(deep=True)
+        return run_input
+    copied = run_input.model_copy(deep=True)
     for message in copied.messages:
         if isinstance(message, ToolMessage):
             message.tool_call_id = wire_ids.get(message.tool_call_id, message.tool_call_id)
@@ -338,13 +351,13 @@ async def _restore_ids(given: RunAgentInput, directory: Directory) -> RunAgentIn
     return copied
 
 
-def _call_ids(given: RunAgentInput) -> Iterator[str]:
-    for message in given.messages:
+def _call_ids(run_input: RunAgentInput) -> Iterator[str]:
+    for message in run_input.messages:
         if isinstance(message, ToolMessage):
             yield message.tool_call_id
         elif isinstance(message, AssistantMessage):
             yield from (call.id for call in message.tool_calls or ())
-    yield from (entry.interrupt_id for entry in given.resume or ())
+    yield from (entry.interrupt_id for entry in run_input.resume or ())
 
 
 def _as_dict(event: Any) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from callstream.callstream import Callstream
 from callstream.errors import JournalError, UsageError
 from callstream.journal.store import StoreAway
 from callstream.runtime import Driver
+from callstream.runtime.driver import Heir
 from callstream.server.access import Access, Auth, Guard
-from callstream.server.agent import Agent, AgentFunction, Host, host_of
+from callstream.server.agent import Agent, AgentFunction, Host, Successor, host_of
 from callstream.server.api import Api
 from callstream.server.chat import ChatRoutes
 from callstream.server.copilotkit import CopilotKitRoutes
@@ -98,6 +99,8 @@ def create_app(
         """An unavailable journal must not keep the server from ending: the next sweep ends its runs."""
         try:
             try:
+                if heir is not None:
+                    await heir.stop()
                 await driver.aclose()
                 await health.aclose()
                 await _close(agent)
@@ -106,6 +109,7 @@ def create_app(
         except JournalError as error:
             logger.error("ends of runs could not be written, they are left to the next sweep: %s", error)
 
+    heir: Heir | None = None
     closing: asyncio.Task[None] | None = None
 
     async def close() -> None:
@@ -116,7 +120,12 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        nonlocal heir
         await host.callstream.journal.open()
+        if settings.continue_runs and isinstance(host, Successor) and host.can_continue:
+            host.continues = True
+            heir = Heir(host.callstream.journal, driver, host.apps, host.go_on)
+            heir.start()
         try:
             yield
         finally:

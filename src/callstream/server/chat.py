@@ -94,29 +94,29 @@ class ChatRoutes:
             asked = read_request(body, run_id[-8:])
         except UsageError as error:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", str(error)) from None
-        given = parse_input(codec.encode({**asked.given, "runId": run_id}), self._settings)
-        check_ids(given)
+        run_input = parse_input(codec.encode({**asked.run_input, "runId": run_id}), self._settings)
+        check_ids(run_input)
         if asked.continues is not None and not await self._guard(self._journal.runs(run_id=run_id, limit=1)):
-            await self._guard(self._check_answers(given, principal))
+            await self._guard(self._check_answers(run_input, principal))
         with self._runs.seat(principal) as seat, remote_parent(request.headers):
-            run_id = await self._runs.start(given, principal)
+            run_id = await self._runs.start(run_input, principal)
             rows = await self._guard(self._access.runs_of(asked.chat_id, principal))
             frames = await self._whole_run(rows, run_id, sdk, asked.continues)
             return self._runs.stream(frames, run_id, seat, HEADERS)
 
-    async def _check_answers(self, given: RunAgentInput, principal: str | None) -> None:
+    async def _check_answers(self, run_input: RunAgentInput, principal: str | None) -> None:
         """Refuses a request all of whose answers are late, those of a tab that is out of date: a run would do nothing.
 
         Results of the server's tools are no answers, and whether other ids are refused is up to the agent.
         """
-        await self._access.check_thread(given.thread_id, principal)
-        answers = [each.tool_call_id for each in since_spoken(given.messages) if isinstance(each, ToolMessage)]
-        answers += [entry.interrupt_id for entry in given.resume or ()]
-        awaiting = await self._journal.calls(thread_id=given.thread_id, states=[CallState.AWAITING])
+        await self._access.check_thread(run_input.thread_id, principal)
+        answers = [each.tool_call_id for each in since_spoken(run_input.messages) if isinstance(each, ToolMessage)]
+        answers += [entry.interrupt_id for entry in run_input.resume or ()]
+        awaiting = await self._journal.calls(thread_id=run_input.thread_id, states=[CallState.AWAITING])
         if not answers or {call.call_id for call in awaiting} & {*answers}:
             return
         last = await self._journal.call(answers[-1])
-        if last is not None and (given.resume or last.name in {tool.name for tool in given.tools or ()}):
+        if last is not None and (run_input.resume or last.name in {tool.name for tool in run_input.tools or ()}):
             message = "This has been answered already; load the chat's messages again."
             raise Problem(HTTPStatus.CONFLICT, "answer_refused", message)
 

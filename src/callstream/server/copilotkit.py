@@ -16,7 +16,7 @@ from starlette.routing import Route
 from callstream.journal import RunRow
 from callstream.runtime import remote_parent
 from callstream.server.access import Access
-from callstream.server.requests import Problem, check_id, json_body, json_response, not_found, run_input
+from callstream.server.requests import Problem, check_id, json_body, json_response, not_found, read_input
 from callstream.server.routes import RunRoutes
 from callstream.server.settings import ServerSettings
 
@@ -66,9 +66,9 @@ class CopilotKitRoutes:
 
     async def run(self, request: Request) -> Response:
         principal = await self._principal(request)
-        given = await run_input(request, self._settings)
+        run_input = await read_input(request, self._settings)
         with remote_parent(request.headers):
-            return await self._runs.begin(given, principal, is_older=given.protocol_version is None)
+            return await self._runs.begin(run_input, principal, is_older=run_input.protocol_version is None)
 
     async def connect(self, request: Request) -> Response:
         """Joins a thread. One that there is not has nothing to show: a chat connects before its first message.
@@ -77,11 +77,11 @@ class CopilotKitRoutes:
         """
         principal = await self._principal(request)
         body = await json_body(request, self._settings)
-        given = body if isinstance(body, dict) else {}
-        named = given.get("threadId")
+        fields = body if isinstance(body, dict) else {}
+        named = fields.get("threadId")
         thread_id = check_id(named if isinstance(named, str) else "", "threadId")
         try:
-            return await self._runs.join(thread_id, principal, is_older=given.get("protocolVersion") is None)
+            return await self._runs.join(thread_id, principal, is_older=fields.get("protocolVersion") is None)
         except Problem as problem:
             if problem.status != HTTPStatus.NOT_FOUND:
                 raise

@@ -190,7 +190,7 @@ class EventStream(Response):
             left_to_guard.append(partial(self.respond, scope, receive, send))
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = _connection(scope)
+        connection = connection_of(scope)
         with self._held:
             async with self._watching, aclosing(self._frames):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -198,7 +198,7 @@ class EventStream(Response):
                 self._to_client = send
                 if connection is not None:
                     self._outlet.open(self, connection)
-                leaving = asyncio.ensure_future(_until_left(receive) if connection is None else connection.leaving())
+                leaving = asyncio.ensure_future(until_left(receive) if connection is None else connection.leaving())
                 leaving.add_done_callback(self._interrupt)
                 try:
                     is_whole = await self._send_frames()
@@ -206,7 +206,7 @@ class EventStream(Response):
                         self._cut_off(connection)
                         await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
                     elif not is_whole:
-                        await _break(connection, leaving)
+                        await break_off(connection, leaving)
                 finally:
                     self._outlet.close()
                     tasks = [leaving] if self._beating is None else [leaving, self._beating]
@@ -306,7 +306,7 @@ class EventStream(Response):
             connection.cut()
 
 
-async def _break(connection: ClientConnection | None, leaving: asyncio.Future[None]) -> None:
+async def break_off(connection: ClientConnection | None, leaving: asyncio.Future[None]) -> None:
     """Where ``serve`` is not the server, returning without the last chunk has to do; uvicorn then logs an error."""
     for end in (connection.close, connection.cut) if connection is not None else ():
         if not leaving.done():
@@ -314,12 +314,12 @@ async def _break(connection: ClientConnection | None, leaving: asyncio.Future[No
             await asyncio.wait({leaving}, timeout=_CUT_SECONDS)
 
 
-def _connection(scope: Scope) -> ClientConnection | None:
+def connection_of(scope: Scope) -> ClientConnection | None:
     found: ClientConnection | None = scope.get("state", {}).get(CONNECTION)
     return found
 
 
-async def _until_left(receive: Receive) -> None:
+async def until_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -21,7 +21,7 @@ _ANSWER_SECONDS: Final = 1.5
 
 
 class JournalHealth:
-    """``patience``: how many seconds the journal may refuse writes before those who wait for it are told."""
+    """``patience``: how many seconds the journal may refuse writes before streams that wait for it are notified."""
 
     def __init__(self, journal: Journal, patience: float) -> None:
         self._journal = journal

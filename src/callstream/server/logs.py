@@ -33,18 +33,18 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and what the record carries beside them (``extra=``)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: _plain(value) for name, value in vars(record).items() if name not in _USUAL}
+        fields |= {name: _plain(value) for name, value in vars(record).items() if name not in _USUAL}
         if record.exc_info:
-            told["exception"] = printable(self.formatException(record.exc_info))
+            fields["exception"] = printable(self.formatException(record.exc_info))
         if record.stack_info:
-            told["stack"] = self.formatStack(record.stack_info)
-        return codec.encode_line(told).decode()
+            fields["stack"] = self.formatStack(record.stack_info)
+        return codec.encode_line(fields).decode()
 
 
 class LogObserver:
@@ -55,7 +55,9 @@ class LogObserver:
 
     def run_started(self, run: Run) -> None:
         self._began[run.run_id] = perf_counter()
-        logger.info("run %s of thread %s started", run.run_id, run.thread_id, extra=_ids(run))
+        is_first = run.keeping is None or run.keeping.attempt == 1
+        what = "started" if is_first else "goes on here"
+        logger.info("run %s of thread %s %s", run.run_id, run.thread_id, what, extra=_ids(run))
 
     def call_changed(self, run: Run, call: Call) -> None:
         if logger.isEnabledFor(logging.DEBUG):

@@ -80,11 +80,11 @@ _MESSAGES_IN_FULL: Final = 10
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 
 
-async def run_input(request: Request, settings: ServerSettings) -> RunAgentInput:
+async def read_input(request: Request, settings: ServerSettings) -> RunAgentInput:
     """The body as AG-UI's RunAgentInput."""
-    given = parse_input(await _read(request, settings), settings)
-    check_ids(given)
-    return given
+    run_input = parse_input(await _read(request, settings), settings)
+    check_ids(run_input)
+    return run_input
 
 
 def parse_input(body: bytes, settings: ServerSettings) -> RunAgentInput:
@@ -93,14 +93,14 @@ def parse_input(body: bytes, settings: ServerSettings) -> RunAgentInput:
     Messages are validated one by one up to the first that is wrong: pydantic describes every error that it finds, and a
     list of half a million wrong items costs it a gigabyte.
     """
-    given = _json(body, settings)
-    if not isinstance(given, dict):
-        raise _wrong(f"expected an object (AG-UI's RunAgentInput), got {_kind(given)}")
-    _check_lists(given, settings)
-    messages = given.get("messages")
+    fields = _json(body, settings)
+    if not isinstance(fields, dict):
+        raise _wrong(f"expected an object (AG-UI's RunAgentInput), got {_kind(fields)}")
+    _check_lists(fields, settings)
+    messages = fields.get("messages")
     if not isinstance(messages, list):
-        return _validate(given)
-    parsed = _validate({**given, "messages": []})
+        return _validate(fields)
+    parsed = _validate({**fields, "messages": []})
     for number, message in enumerate(messages):
         try:
             parsed.messages.append(_MESSAGE.validate_python(message))
@@ -109,20 +109,20 @@ def parse_input(body: bytes, settings: ServerSettings) -> RunAgentInput:
     return parsed
 
 
-def _validate(given: dict[str, Any]) -> RunAgentInput:
+def _validate(fields: dict[str, Any]) -> RunAgentInput:
     try:
-        return RunAgentInput.model_validate(given)
+        return RunAgentInput.model_validate(fields)
     except ValidationError as error:
         raise _wrong(_describe(error)) from None
 
 
-def _check_lists(given: dict[str, Any], settings: ServerSettings) -> None:
+def _check_lists(fields: dict[str, Any], settings: ServerSettings) -> None:
     most = settings.max_items
-    _check_list(given.get("messages"), "messages", settings.max_messages)
-    _check_list(given.get("tools"), "tools", settings.max_tools)
+    _check_list(fields.get("messages"), "messages", settings.max_messages)
+    _check_list(fields.get("tools"), "tools", settings.max_tools)
     for name in ("context", "resume"):
-        _check_list(given.get(name), f"entries in {name}", most)
-    messages = given.get("messages")
+        _check_list(fields.get(name), f"entries in {name}", most)
+    messages = fields.get("messages")
     total = 0
     for number, message in enumerate(messages if isinstance(messages, list) else ()):
         for name, value in message.items() if isinstance(message, dict) else ():
@@ -223,11 +223,11 @@ def number(asked: Mapping[str, str], name: str, default: int, *, most: int = MAX
     return int(text)
 
 
-def check_ids(given: RunAgentInput) -> None:
+def check_ids(run_input: RunAgentInput) -> None:
     """Refuses an input with ids that a log, a header or a database would stumble over."""
-    check_id(given.thread_id, "threadId")
-    check_id(given.run_id, "runId")
-    for number, message in enumerate(given.messages):
+    check_id(run_input.thread_id, "threadId")
+    check_id(run_input.run_id, "runId")
+    for number, message in enumerate(run_input.messages):
         if message.id:
             check_id(message.id, f"messages.{number}.id", MAX_CALL_ID)
         if isinstance(message, ToolMessage):
@@ -236,9 +236,9 @@ def check_ids(given: RunAgentInput) -> None:
             for place, call in enumerate(message.tool_calls or ()):
                 if call.id:
                     check_id(call.id, f"messages.{number}.toolCalls.{place}.id", MAX_CALL_ID)
-    for number, entry in enumerate(given.resume or ()):
+    for number, entry in enumerate(run_input.resume or ()):
         check_id(entry.interrupt_id, f"resume.{number}.interruptId", MAX_CALL_ID)
-    for number, tool in enumerate(given.tools or ()):
+    for number, tool in enumerate(run_input.tools or ()):
         check_id(tool.name, f"tools.{number}.name")
 
 

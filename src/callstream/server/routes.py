@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from functools import partial
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, compile_path
 
-from callstream.agui import Position, View
+from callstream.agui import AguiEvent, Position, View
 from callstream.agui.events import PROTOCOL_VERSION
 from callstream.agui.input import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
@@ -35,7 +35,7 @@ from callstream.server.requests import (
     not_found,
     number,
     query_id,
-    run_input,
+    read_input,
     shutting_down,
 )
 from callstream.server.settings import ServerSettings
@@ -140,13 +140,13 @@ class RunRoutes:
     async def run(self, request: Request) -> Response:
         """Runs the agent. A client may leave the stream; the run continues and can be joined."""
         principal = await self._access.principal(request)
-        given = await run_input(request, self._settings)
+        run_input = await read_input(request, self._settings)
         with remote_parent(request.headers):
-            return await self.begin(given, principal, last_event_id=request.headers.get("last-event-id"))
+            return await self.begin(run_input, principal, last_event_id=request.headers.get("last-event-id"))
 
     async def begin(
         self,
-        given: RunAgentInput,
+        run_input: RunAgentInput,
         principal: str | None,
         *,
         owner: str | None = None,
@@ -160,32 +160,33 @@ class RunRoutes:
         settings say what becomes of one that declares no version.
         """
         with self.seat(principal) as seat:
-            presentation = self._presentation(given, is_older=self._is_older(given.protocol_version, is_older))
+            presentation = self._presentation(run_input, is_older=self._is_older(run_input.protocol_version, is_older))
             outlet = Outlet()
             if last_event_id:
-                await self._health.guard(self._access.check_thread(given.thread_id, principal))
-                asked = self._asked(given, owner or principal)
+                await self._health.guard(self._access.check_thread(run_input.thread_id, principal))
+                asked = self._asked(run_input, owner or principal)
                 row = await self._health.guard(asked.earlier_run(self._journal, of_any_input=True))
                 if row is None:
                     raise not_found("run")
                 position = _position(last_event_id, row)
-                frames = self._rest(row, position, presentation, outlet)
+                frames = self._rest(row, position, presentation, outlet, run_input.messages)
                 return self.stream(frames, row.run_id, seat, outlet=outlet)
-            run_id = await self.start(given, principal, owner=owner)
-            frames = live(self._journal, run_id, self._view, presentation, outlet)
+            run_id = await self.start(run_input, principal, owner=owner)
+            snapshot = partial(self._snapshot, run_id, run_input.messages)
+            frames = live(self._journal, run_id, self._view, presentation, outlet, snapshot=snapshot)
             return self.stream(frames, run_id, seat, outlet=outlet)
 
-    async def start(self, given: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
+    async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
-        check = partial(self._access.check_thread, given.thread_id, principal)
+        check = partial(self._access.check_thread, run_input.thread_id, principal)
         await self._health.guard(check())
-        asked = self._asked(given, owner or principal)
-        begin = partial(self._host.begin, given, principal, exclusive=True)
+        asked = self._asked(run_input, owner or principal)
+        begin = partial(self._host.begin, run_input, principal, exclusive=True)
         return await self._begin(self._driver.begin(begin, request=asked, principal=principal, check=check))
 
-    def _asked(self, given: RunAgentInput, owner: str | None) -> RunRequest:
-        app = self._host.app_of(given) if isinstance(self._host, AppHost) else None
-        return RunRequest(given.thread_id, given.run_id, digest_of(given), owner, app)
+    def _asked(self, run_input: RunAgentInput, owner: str | None) -> RunRequest:
+        app = self._host.app_of(run_input) if isinstance(self._host, AppHost) else None
+        return RunRequest(run_input.thread_id, run_input.run_id, digest_of(run_input), owner, app)
 
     async def _begin(self, beginning: Coroutine[Any, Any, str]) -> str:
         """A write that is under way cannot be called back. If the journal is unavailable, it is not waited for."""
@@ -199,17 +200,27 @@ class RunRoutes:
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _rest(
-        self, row: RunRow, position: Position, presentation: Presenter, outlet: Outlet
+        self, row: RunRow, position: Position, presentation: Presenter, outlet: Outlet, own: Sequence[Any] = ()
     ) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that is not known any more, the whole thread up to its end."""
+        snapshot = partial(self._snapshot, row.run_id, own)
+        rest = resume(self._journal, row.run_id, position, self._view, presentation, outlet, snapshot=snapshot)
         try:
-            async for frame in resume(self._journal, row.run_id, position, self._view, presentation, outlet):
+            async for frame in rest:
                 yield frame
         except Compacted:
-            rows = await self._access.runs_of(row.thread_id, row.principal)
-            place = [each.run_id for each in rows].index(row.run_id)
-            async for part in self._joins.join(rows[place:][::-1], presentation, outlet):
+            async for part in self._joins.join(await self._runs_up_to(row.run_id), presentation, outlet):
                 yield part
+
+    async def _snapshot(self, run_id: str, own: Sequence[Any], seq: int) -> AguiEvent:
+        """For a client that follows a run: the messages of its thread up to a record, and its ``own`` that no run knows."""
+        return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
+
+    async def _runs_up_to(self, run_id: str) -> list[RunRow]:
+        """The runs of a thread up to one of them, the oldest first."""
+        row = await self._access.run(run_id, None)
+        rows = await self._access.runs_of(row.thread_id, row.principal)
+        return rows[[each.run_id for each in rows].index(run_id) :][::-1]
 
     async def connect(self, request: Request) -> Response:
         """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts.
@@ -278,8 +289,8 @@ class RunRoutes:
         except Problem:
             return []
 
-    def _presentation(self, given: RunAgentInput | None, *, is_older: bool) -> Presenter:
-        made = self._host.presentation(given)
+    def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter:
+        made = self._host.presentation(run_input)
         return OlderClient(made) if is_older else made
 
     def _is_older(self, declares: str | None, known: bool | None = None) -> bool:
@@ -301,8 +312,8 @@ class RunRoutes:
         """Asks a run to stop. It may be another process that has to."""
         principal = await self._access.principal(request)
         row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
-        given = await json_body(request, self._settings, optional=True)
-        reason = given.get("reason") if isinstance(given, dict) else None
+        body = await json_body(request, self._settings, optional=True)
+        reason = body.get("reason") if isinstance(body, dict) else None
         outcome = row.outcome or await self.stop_run(row, str(reason or "stopped by the client")[:_MAX_REASON])
         status = HTTPStatus.ACCEPTED if outcome is None else HTTPStatus.OK
         return json_response({"run_id": row.run_id, "outcome": outcome}, status)
@@ -318,7 +329,7 @@ class RunRoutes:
         return rows[0] if rows and rows[0].outcome is None else None
 
     def seat(self, principal: str | None) -> StreamSeat:
-        """A seat that is given back unless ``stream`` takes it over."""
+        """A seat that is freed unless ``stream`` keeps it."""
         with _explain("open streams", "too_many_streams"):
             return StreamSeat(self._seats.take(principal), self._health)
 
@@ -344,7 +355,7 @@ class RunRoutes:
 
 @contextmanager
 def _explain(what: str, code: str) -> Iterator[None]:
-    """Why there is no run or stream, as clients are told."""
+    """Why there is no run or stream, in words for clients."""
     status, retry = HTTPStatus.SERVICE_UNAVAILABLE, _RETRY_SECONDS
     try:
         yield

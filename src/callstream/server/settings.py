@@ -55,6 +55,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All text that a model writes in one run: answers, reasoning and arguments. A run that exceeds it fails."""
     shutdown_seconds: float = 20.0
     """How long active runs may continue when the server has to stop."""
+    continue_runs: bool = True
+    """Whether a run whose process dies goes on in another one, or here after a restart, where journal and sessions are on
+    disk. What does not end within ``shutdown_seconds`` is handed over. See [Continuing](continuing.md)."""
 
     # -- requests --
     max_body_bytes: int | None = 16 * _MIB
@@ -121,8 +124,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name} must be more than 0 (or None for no limit), got {value}")
 
     @classmethod
-    def from_env(cls, environment: Mapping[str, str] | None = None, **given: Any) -> Self:
-        """Settings from the environment; ``given`` takes precedence. Logs a warning for names that look misspelled."""
+    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
+        """Settings from the environment; ``settings`` have precedence. Logs a warning for names that look misspelled."""
         found = os.environ if environment is None else environment
         known = [PREFIX + name.upper() for name in cls.__struct_fields__]
         for name in sorted(found.keys() - set(known)):
@@ -131,9 +134,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         values: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
             text = found.get(PREFIX + field.name.upper(), "")
-            if text.strip() and field.name not in given:  # an empty variable counts as not set
+            if text.strip() and field.name not in settings:  # an empty variable counts as not set
                 values[field.name] = _value(PREFIX + field.name.upper(), text, field.type)
-        return cls(**values, **given)
+        return cls(**values, **settings)
 
 
 _TIMES: Final = ("busy_wait", "disconnect_grace", "shutdown_seconds")

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing
 from functools import partial
 from itertools import groupby
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,7 @@ from callstream.agui import AguiEvent, Conversation, Position, Translator, View,
 from callstream.agui.conversation import Onlooker
 from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted
-from callstream.events import ArgsAppended, MessageReceived, Record, RunEnded, in_order
+from callstream.events import KEPT, ArgsAppended, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Presenter
 from callstream.server.eventstream import Frame, Outlet, Unfinished
@@ -40,20 +40,33 @@ _Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
 """Events by the number of the record that caused them."""
 
 
+Snapshot: TypeAlias = Callable[[int], Awaitable[AguiEvent]]
+"""All messages of a thread, up to a record of the run that is followed."""
+
+
 def live(
-    journal: Journal, run_id: str, view: View, presentation: Presenter, outlet: Outlet
+    journal: Journal, run_id: str, view: View, presentation: Presenter, outlet: Outlet, *, snapshot: Snapshot
 ) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
-    client = _Client(outlet, presentation, Translator(view).feed)
+    client = _Client(outlet, presentation, snapshot)
+    client.begin(Translator(view))
     return client.rest(journal.batches(run_id, push=client.push))
 
 
 async def resume(
-    journal: Journal, run_id: str, position: Position, view: View, presentation: Presenter, outlet: Outlet
+    journal: Journal,
+    run_id: str,
+    position: Position,
+    view: View,
+    presentation: Presenter,
+    outlet: Outlet,
+    *,
+    snapshot: Snapshot,
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
     translator = Translator(view)
-    client = _Client(outlet, presentation, translator.feed, is_ready=False)
+    client = _Client(outlet, presentation, snapshot)
+    client.begin(translator, is_ready=False)
     half_read: _Told = []
     async with aclosing(journal.batches(run_id, push=client.push)) as batches:
         records: Sequence[Record] | None = ()
@@ -101,7 +114,7 @@ class Joins:
     ) -> AsyncGenerator[Frame, None]:
         """A thread whose runs are given, the oldest first: what has been, then the last run live."""
         last = runs[-1]
-        client = _Joined(outlet, presentation, partial(self._snapshot, runs))
+        client = _Client(outlet, presentation, partial(self.snapshot, runs))
         async with aclosing(self._journal.batches(last.run_id, push=client.push)) as batches:
             async with self._turns:
                 if last.outcome is None:
@@ -121,8 +134,10 @@ class Joins:
                 async for rest in client.rest(batches):
                     yield rest
 
-    async def _snapshot(self, runs: Sequence[RunRow], last_seq: int) -> AguiEvent:
-        return (await self._conversation(runs, last_seq)).snapshot()
+    async def snapshot(self, runs: Sequence[RunRow], last_seq: int, own: Sequence[Any] = ()) -> AguiEvent:
+        """The messages of a thread up to a record of the last of its runs, and those of ``own`` that no run knows."""
+        conversation = await self._conversation(runs, last_seq)
+        return conversation.snapshot(each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in own)
 
     async def _conversation(self, runs: Sequence[RunRow], last_seq: int | None = None) -> Conversation:
         """The thread as it is, or up to a record of its last run."""
@@ -153,24 +168,25 @@ def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame
 class _Client:
     """What one client gets of a run: pushed straight into its outlet if that is free, else by ``rest``, as it can take it.
 
-    ``is_ready``: whether it has what came before. Until then nothing is pushed.
+    ``is_ready``: whether it has what came before. Until then nothing is pushed. Where events are not enough, it gets a
+    ``snapshot`` of all messages.
     """
 
-    def __init__(
-        self,
-        outlet: Outlet,
-        presentation: Presenter,
-        feed: Callable[[Record], list[AguiEvent]],
-        *,
-        is_ready: bool = True,
-    ) -> None:
+    def __init__(self, outlet: Outlet, presentation: Presenter, snapshot: Snapshot) -> None:
         self._outlet = outlet
         self._presentation = presentation
-        self._feed = feed
+        self._snapshot = snapshot
+        self.is_ready = False
+
+    def begin(self, source: Translator | Onlooker, *, is_ready: bool = True) -> None:
+        """``source``: what makes events of records for it: an onlooker, if it has joined in the middle."""
+        self._source = source
         self.is_ready = is_ready
 
     def push(self, records: Sequence[Record]) -> bool:
         if not self.is_ready or len(records) > _FEW or not self._outlet.is_free:
+            return False
+        if any(map(self._source.may_want_snapshot, records)):
             return False
         if len(records) > 1:
             records = _joined(records)
@@ -180,7 +196,18 @@ class _Client:
         return True
 
     async def tell(self, records: Sequence[Record]) -> _Told:
-        return [(record.seq, events) for record in in_order(records) if (events := self._feed(record))]
+        told: _Told = []
+        for record in in_order(records):
+            events = self._feed(record)
+            if self._source.snapshot_at is not None:
+                events.insert(self._source.snapshot_at, await self._snapshot(record.seq))
+            if events:
+                told.append((record.seq, events))
+        return told
+
+    def _feed(self, record: Record) -> list[AguiEvent]:
+        source = self._source
+        return source.feed(record) if isinstance(source, Translator) else source.feed(record)[0]
 
     async def rest(self, batches: _Batches) -> AsyncGenerator[bytes, None]:
         """What comes, to the run's end; ``Unfinished`` if the journal ends before it."""
@@ -195,37 +222,6 @@ class _Client:
                     return
                 del frame  # for the next one, the client may wait long
         raise Unfinished
-
-
-class _Joined(_Client):
-    """One that joined in the middle. A message of another client has no events: it gets a ``snapshot`` of them all."""
-
-    def __init__(
-        self, outlet: Outlet, presentation: Presenter, snapshot: Callable[[int], Awaitable[AguiEvent]]
-    ) -> None:
-        super().__init__(outlet, presentation, self._events_of, is_ready=False)
-        self._snapshot = snapshot
-
-    def begin(self, onlooker: Onlooker) -> None:
-        self._onlooker = onlooker
-        self.is_ready = True
-
-    def _events_of(self, record: Record) -> list[AguiEvent]:
-        return self._onlooker.feed(record)[0]
-
-    def push(self, records: Sequence[Record]) -> bool:
-        has_message = any(isinstance(record.event, MessageReceived) for record in records)
-        return not has_message and super().push(records)
-
-    async def tell(self, records: Sequence[Record]) -> _Told:
-        told: _Told = []
-        for record in in_order(records):
-            events, message = self._onlooker.feed(record)
-            if message is not None:
-                events = [await self._snapshot(record.seq)]
-            if events:
-                told.append((record.seq, events))
-        return told
 
 
 def _joined(records: Sequence[Record]) -> Sequence[Record]:
@@ -264,7 +260,7 @@ async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes
         try:
             async with aclosing(journal.batches(run_id, after)) as batches:
                 async for records in batches:
-                    yield b"".join(map(_frame, records))
+                    yield b"".join([_frame(record) for record in records if type(record.event) not in KEPT])
                     del records  # for what comes next, the reader may wait long
             is_read = True
         except Compacted as folded:

@@ -4,6 +4,7 @@ The program gets none of them, so it would take the answer for the model's last 
 more, continued by the calls and their refusals, and the SDK gets the model's next answer in the place of the first: a
 streamed one as its continuation (``wire/joining.py``), since its text is there already. In the journal both are responses
 of the same run. A call that was refused too often, or that the model cannot be told of, raises ``CallRejected``.
+If that is wanted (``Settings.cut_refused``), the first answer is not read to its end.
 
 Programs that tell the model themselves are left alone: hosts, and runs with ``rejected="forward"``.
 """
@@ -46,6 +47,11 @@ class Again:
         self._reading = reading
         self._ask = ask
         self._often = often
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the model can be asked once more."""
+        return self._ask is not None and bool(self._often)
 
     @property
     def is_wanted(self) -> bool:
@@ -111,6 +117,8 @@ class AskingBody:
         if joint is not None and reading.drops_rejected:
             self._first.drop = joint.drop
         self.loop = self._first.loop
+        may_cut = joint is not None and again.may_ask
+        self._stop_looking = reading.run.on_discard(self._look_later) if may_cut else None
 
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
         """What the SDK reads: see ``TappedBody.chunks``."""
@@ -152,7 +160,7 @@ class AskingBody:
             asking.cancel()
         self._second = await asking
         assert self._joint is not None
-        self._joint.continue_at(self._reading.next_number)
+        self._joint.continue_at(self._reading.next_number, self._reading.items)
         try:
             async with aclosing(aiter(self._second.stream)) as chunks:
                 async for data in chunks:
@@ -164,8 +172,17 @@ class AskingBody:
         finally:
             await self._second.stream.aclose()
 
+    def _look_later(self) -> None:
+        self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        if self._reading.is_lost():
+            self._first.cut()
+
     async def _first_ended(self, error: BaseException | None) -> None:
         """The first answer was read to its end, or broke off: that is the end, unless another follows."""
+        if self._stop_looking is not None:
+            self._stop_looking()
         if error is not None or self._is_left or not self._again.is_wanted:
             await self._tell_end(error)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -30,9 +30,10 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver, WireError
-from callstream.events import CallDiscarded
+from callstream.events import CallDiscarded, ResponseEnded, ResponseKept, WireEvent
 from callstream.flag import Flag
 from callstream.runtime import Response
+from callstream.runtime.continuing import KeptBody
 from callstream.runtime.log import wait_until_done
 from callstream.wire.collapsing import Collapser, Output, Read
 
@@ -83,6 +84,7 @@ class TappedBody:
         waits_for_hooks: bool = True,
         limits: Limits | None = None,
         on_end: OnEnd | None = None,
+        kept: KeptBody | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._source = source
@@ -93,8 +95,11 @@ class TappedBody:
         self._waits_for_hooks = waits_for_hooks
         self.drop: Drop | None = None
         """Takes calls that hooks reject out of what is forwarded, in place of raising."""
+        self._is_cut = False
         self._limits = limits or Limits()
         self._on_end = on_end
+        self._kept = kept
+        self._is_kept = False
         self._unread: list[bytes] = []  # as they came
         self._unread_bytes = 0
         self._outputs: list[Output] = []  # what was recorded, and may leave
@@ -163,6 +168,13 @@ class TappedBody:
         """
         await self._close()
 
+    def cut(self) -> None:
+        """The rest of the response is of no use: the source is closed, and what was read is all there is."""
+        if self._has_begun and not (self._has_ended or self._broken_off or self._is_cut):
+            self._is_cut = True
+            self._pop_unread()
+            self._reading.cancel()
+
     def abandon(self) -> None:
         """Nobody can read or close the response any more. May be called in any thread."""
         try:
@@ -214,6 +226,12 @@ class TappedBody:
                     await self._room.wait()
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
             self._source_error = error
+        except asyncio.CancelledError:
+            if not self._is_cut:
+                raise
+            self._reading.uncancel()
+            if self._broken_off:
+                raise
 
     @property
     def _is_full(self) -> bool:
@@ -227,6 +245,8 @@ class TappedBody:
 
     def _hold(self, data: bytes) -> None:
         """Keeps bytes that came, and sees to it that they are read."""
+        if self._is_cut:
+            return
         self._unread.append(data)
         self._unread_bytes += len(data)
         if not self._is_due and not self._is_recording:
@@ -281,12 +301,22 @@ class TappedBody:
         return end
 
     def _record(self, read: Read) -> None:
-        if read.events or read.error is not None or self._is_last:
+        events = read.events if self._kept is None else self._with_kept(self._kept, read)
+        if events or read.error is not None or self._is_last:
             self._is_recording = True
-            self._response.submit(read.events, partial(self._recorded, read))
+            self._response.submit(events, partial(self._recorded, read))
         else:
             self._let_out(read)
             self._continue()
+
+    def _with_kept(self, kept: KeptBody, read: Read) -> Sequence[WireEvent | ResponseKept]:
+        """The events, with the response as the SDK gets it in the same append as its end: what is whole is kept."""
+        for output in read.outputs:
+            kept.add(output.data)
+        ends = any(isinstance(event, ResponseEnded) and event.finish_reason is not None for event in read.events)
+        follows = bool(read.outputs) and self._is_kept  # some wires have something to say after the end
+        self._is_kept |= ends
+        return [*read.events, kept.event()] if ends or follows else read.events
 
     def _recorded(self, read: Read, error: Exception | None) -> None:
         self._is_recording = False

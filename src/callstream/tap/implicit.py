@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from callstream.calls import LACKS_OUTCOME, CallState
-from callstream.events import RequestEvent, ResultReceived
+from callstream.events import RequestEvent, ResultReceived, RunStarted
 from callstream.runtime import Run, RunEngine
 
 _UNANSWERED = LACKS_OUTCOME - {CallState.AWAITING}
@@ -40,11 +40,10 @@ class ImplicitRuns:
             await self.response_ended(run)
         thread_id = thread_id or self._engine.new_id("thread")
         if beside is None:
-            run = await Run.start(self._engine, thread_id, as_current=False)
+            run = await Run.start(self._engine, RunStarted(thread_id), as_current=False)
         else:
-            run = await Run.start(
-                self._engine, thread_id, principal=beside.principal, rejected=beside.rejected, as_current=False
-            )
+            started = RunStarted(thread_id, beside.principal)
+            run = await Run.start(self._engine, started, rejected=beside.rejected, as_current=False)
         run.starts_early = False
         return run
 
@@ -52,7 +51,7 @@ class ImplicitRuns:
         """Ends the run if nothing of it is open, else lets it wait for its results. ``error``: what broke it off."""
         if error is not None:
             self._errors[run.run_id] = error
-        if any(call.state in _UNANSWERED for call in run.calls):
+        if run.unfinished or any(call.state in _UNANSWERED for call in run.calls):
             if run.run_id not in self._waiting:
                 self._waiting[run.run_id] = run
                 self._timers[run.run_id] = run.loop.call_later(self._patience, self._give_up, run)

@@ -9,6 +9,7 @@ tap's own, which cost less; see ``direct``.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import ipaddress
 import sys
 import threading
@@ -19,11 +20,21 @@ from weakref import WeakKeyDictionary
 
 _Transports: TypeAlias = dict[tuple[str, str | None, bool], Any]
 """By the library, the proxy, and whether they are the tap's own."""
+_CORES = {"httpx": "httpcore", "httpx2": "httpcore2"}
 
 
 def library_of(request: Any) -> ModuleType:
     """The library that a request belongs to: httpx or httpx2."""
     return sys.modules[type(request).__module__.partition(".")[0]]
+
+
+def load_core(library: ModuleType) -> None:
+    """Imports what the library's own transports import.
+
+    SDKs name errors of those packages when a stream is closed, and one that was left open is closed when the program ends:
+    then nothing can be imported any more.
+    """
+    importlib.import_module(_CORES[library.__name__])
 
 
 class Pools:

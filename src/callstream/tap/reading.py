@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +15,9 @@ from callstream.calls import CallState, Refusal
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent
 from callstream.runtime import ModelCall, Run, RunEngine
+from callstream.runtime.continuing import KeptBody, KeptTurn
 from callstream.runtime.engine import check_ask_again, check_silence
+from callstream.runtime.response import GivenResponse
 from callstream.runtime.textfilter import TextFilter
 from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
@@ -26,10 +29,9 @@ from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
 from callstream.wire.collapsing import Collapser
 from callstream.wire.joining import Joint, Saying
-from callstream.wire.provider import Provider
+from callstream.wire.provider import Provider, discard_invalid
 from callstream.wire.requests import Asks, Request
 from callstream.wire.thoughts import LoneReasoning
-from callstream.wire.whole import discard_invalid
 
 logger = logging.getLogger("callstream")
 
@@ -72,11 +74,18 @@ class TapSettings(msgspec.Struct, frozen=True):
 
 
 class Exchange(NamedTuple):
-    """A request of the SDK: what it asked of which provider, and what it said."""
+    """A request of the SDK: what it asked of which provider, and what it said.
+
+    ``noted``: what it was made to tell the model in notes. ``rest_of``: the reading that its answer goes on with.
+    ``response_id``: that of its response, where that is kept.
+    """
 
     provider: Provider
     asked: Request
     said: list[RequestEvent]
+    noted: list[Refusal]
+    rest_of: Reading | None = None
+    response_id: str | None = None
 
 
 class Tapping:
@@ -94,19 +103,45 @@ class Tapping:
         self._settings = settings
         self.lone = LoneReasoning() if lone is None else lone
         """The reasoning that no request must bring back."""
+        self._paused: dict[str, Reading] = {}  # by what the request for the rest brings
 
     async def receive(self, provider: Provider, asked: Request, place: Place) -> Exchange:
         """Records what a request says, before it is sent."""
-        said = _said(provider, asked)
         run, model_call = place.run, place.model_call
+        paused = self._paused.get(provider.continued(asked) or "")
+        if paused is not None and paused.goes_on_in(run):
+            return Exchange(provider, asked, [], paused.noted, paused)
+        said = _said(provider, asked)
+        if run is not None and model_call is None:
+            await run.end_unfinished()
         if run is not None and (model_call is None or not model_call.reports):
             with raised_once(provider):
                 await run.receive(said, author=model_call.author if model_call is not None else None)
-        return Exchange(provider, asked, said)
+        return Exchange(provider, asked, said, [])
 
-    async def begin(self, exchange: Exchange, place: Place) -> Reading:
-        """The reading of the answer, in a run of its own where there is none."""
+    async def kept(self, asked: Request, place: Place) -> KeptTurn | str | None:
+        """The answer that an earlier attempt of the run got; the id of the one to come; None if the run keeps none."""
         run, model_call = place.run, place.model_call
+        if run is None or run.keeping is None:
+            return None
+        if model_call is None or not model_call.keeps or self.text_filters(model_call):
+            await run.keeping.give_up("an answer may be changed before it is shown, or is not read for an agent")
+            return None
+        kept = await run.keeping.ask(asked.digest, model_call.author)
+        if isinstance(kept, KeptTurn):
+            model_call.read_by_tap = True
+            model_call.responses.append(GivenResponse(run, kept.call_ids))
+            run.give_again(kept, model_call.tools)
+        return kept
+
+    async def begin(self, exchange: Exchange, place: Place, answer: Any = None) -> Reading:
+        """The reading of the answer, in a run of its own where there is none. ``answer``: its head, where it may be kept."""
+        run, model_call = place.run, place.model_call
+        if exchange.rest_of is not None and exchange.rest_of.goes_on_in(run):
+            if run is not None and run.keeping is not None:
+                await run.keeping.give_up("a response came in several answers")
+            exchange.rest_of.resume()
+            return exchange.rest_of
         on_end = None
         if run is None:
             with raised_once(exchange.provider):
@@ -114,7 +149,15 @@ class Tapping:
             on_end = partial(self._implicit.response_ended, run)
         if model_call is not None:
             model_call.read_by_tap = True
-        return Reading(self, exchange, run, model_call=model_call, on_end=on_end)
+        reading = Reading(self, exchange, run, model_call=model_call, on_end=on_end)
+        if exchange.response_id is not None and answer is not None:
+            reading.keep_as(exchange.response_id, answer)
+        return reading
+
+    def keep(self, paused: Reading, token: str) -> None:
+        """A reading that goes on with the answer to a request that brings this."""
+        self._paused = {each: reading for each, reading in self._paused.items() if reading.is_paused}
+        self._paused[token] = paused
 
     def collapses(self, model_call: ModelCall | None) -> Callable[[str], bool]:
         match self._settings.collapse:
@@ -176,8 +219,10 @@ class Reading:
         self._stored = exchange.provider.is_stored(exchange.asked)
         self._on_end = on_end
         self._collapser: Collapser[Any] | None = None
+        self._kept: KeptBody | None = None
         self.provider = exchange.provider
         self.asked = exchange.asked
+        self.noted = exchange.noted
         self.run = run
         collapses = tapping.collapses(model_call)
         self._tools = exchange.provider.declared_tools(exchange.asked)
@@ -209,8 +254,14 @@ class Reading:
             own_tools=self._own_tools,
             text_filters=tapping.text_filters(model_call),
         )
+        self._response.decoder.may_pause = True
         if model_call is not None:
             model_call.responses.append(self._response)
+
+    def keep_as(self, response_id: str, answer: Any) -> None:
+        """The answer is kept under that id, as the SDK gets it."""
+        self._response.response_id = response_id
+        self._kept = KeptBody(self.asked.digest.whole, answer.status_code, answer.headers)
 
     def _is_invented(self, name: str) -> bool:
         return bool(self._offered) and name not in self._offered
@@ -238,6 +289,23 @@ class Reading:
             wrong += [fault for fault in tool.arguments.convert_values(args)[1] if fault.path[0] not in named]
         return ("invalid", describe(wrong, argument_names(schema))) if wrong else None
 
+    # -- an answer in several --
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the rest of the answer may come as the answer to another request."""
+        return self._response.is_paused and self.run.outcome is None
+
+    def goes_on_in(self, run: Run | None) -> bool:
+        """Whether it is read on for a request of that run, or of none."""
+        is_its_own = run is self.run or (run is None and self._on_end is not None)
+        return self.is_paused and is_its_own and self.run.loop is asyncio.get_running_loop()
+
+    def resume(self) -> None:
+        decoder = self._response.decoder
+        self.run.unfinished.pop(decoder.continuation or "", None)
+        decoder.resume()
+
     # -- what the program does not get --
 
     @property
@@ -259,7 +327,7 @@ class Reading:
 
     def refused(self) -> list[Refusal]:
         """Why the program gets none of the answer's calls; empty if it gets one, if there are none, or if it is told."""
-        if not self.may_ask or self._response.finish_reason in self.provider.goes_on:
+        if not self.may_ask or self.is_paused or self._response.finish_reason in self.provider.goes_on:
             return []
         mine = set(self._response.call_ids.values())
         if not all(self._collapses(call.name) for call in self.run.calls if call.call_id in mine):
@@ -270,10 +338,16 @@ class Reading:
         refusals = self.run.tool_use.to_ask_again(mine)
         return [*refusals, *nameless] if len(refusals) == len(mine) else []
 
+    def is_lost(self) -> bool:
+        """Whether none of the answer's calls can run, and the rest of it is not wanted then."""
+        run = self.run
+        refused = [] if self._response.is_over else self.refused()
+        return any(run.engine.settings.cut_refused or run.is_cut(each.call_id) for each in refused)
+
     def said(self) -> Saying | None:
         """What is said in the place of calls that were withheld; None if there are none, or if it is not wanted."""
         mine = set(self._response.call_ids.values())
-        withheld = self.run.tool_use.withheld(mine) if self.says else []
+        withheld = self.run.tool_use.withheld(mine) if self.says and not self.is_paused else []
         if not withheld:
             return None
         text = "\n".join(f"{refused.name} was refused: {refused.text}" for refused in withheld)
@@ -296,6 +370,11 @@ class Reading:
         return 0 if self._collapser is None else self._collapser.next_number
 
     @property
+    def items(self) -> list[Any]:
+        """What has ended of it, where the next answer has to list that."""
+        return [] if self._collapser is None else self._collapser.items
+
+    @property
     def keep_alive(self) -> bytes:
         return b"" if self._collapser is None else self._collapser.keep_alive
 
@@ -310,6 +389,10 @@ class Reading:
 
     async def tell_end(self, error: BaseException | None) -> None:
         """All that belongs to the answer was read. May be called twice."""
+        token = self._response.decoder.continuation
+        if self.is_paused and token is not None:
+            self.run.unfinished[token] = self._response
+            self._tapping.keep(self, token)
         if self._on_end is not None:
             await self._on_end(error or self._response.decoder.error)
 
@@ -326,23 +409,25 @@ class Reading:
 
         ``on_end`` is called at the end in place of the answer's run.
         """
-        collapser = self._collapser = self._provider.collapser(
-            self._response.decoder,
-            collapse=self._collapses if self._touches else _collapse_none if self._joins_text else None,
-            lone=self._tapping.lone,
-            check=self._check,
-            forwards_invalid=self._forwards_rejected,
-            joins_text=self._joins_text,
-        )
+        if self._collapser is None:
+            self._collapser = self._provider.collapser(
+                self._response.decoder,
+                collapse=self._collapses if self._touches else _collapse_none if self._joins_text else None,
+                lone=self._tapping.lone,
+                check=self._check,
+                forwards_invalid=self._forwards_rejected,
+                joins_text=self._joins_text,
+            )
         return TappedBody(
             source,
             close_source,
             self._response,
-            collapser,
+            self._collapser,
             forwards_rejected=self._forwards_rejected,
             waits_for_hooks=not self._refuses,
             limits=self._tapping.limits,
-            on_end=on_end or self._on_end,
+            on_end=on_end or self.tell_end,
+            kept=self._kept,
         )
 
     async def whole(
@@ -380,7 +465,9 @@ class Reading:
             events = []
         if self._tapping.may_collapse:
             events = discard_invalid(events, self._collapses, self._check)
-        await self._response.record(events)
+        if self._kept is not None:
+            self._kept.add(body)  # a host gets it as it is
+        await self._response.record(events if self._kept is None else [*events, self._kept.event()])
         for place, event in enumerate(events) if not self._refuses else ():
             if isinstance(event, CallCompleted):
                 call = await self.run.settled(self._response.call_ids[event.call_id])

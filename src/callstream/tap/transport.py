@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from callstream.errors import UsageError
 from callstream.runtime import Run, RunEngine
+from callstream.runtime.continuing import KeptTurn
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
 from callstream.tap.asking import Asking, names_field
@@ -26,7 +27,7 @@ from callstream.tap.encoding import can_decode, codings_in, decoded, decoded_byt
 from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
-from callstream.tap.pools import Pools, library_of
+from callstream.tap.pools import Pools, library_of, load_core
 from callstream.tap.reading import Exchange, Reading, Tapping, TapSettings, tell, untold_refusals
 from callstream.tap.silence import Patience
 from callstream.tap.streams import BegunBody, UntouchedBody, WholeBody, stream_of
@@ -121,6 +122,7 @@ class TapTransport:
             send = partial(_send_traced, inner)
         answer = await (send(request) if provider is None else self._ask(provider, request, send, place))
         library = library_of(request)
+        load_core(library)
         if isinstance(answer.stream, library.SyncByteStream):
             return answer
         stream = stream_of(library, UntouchedBody(answer.stream))
@@ -128,7 +130,14 @@ class TapTransport:
 
     async def _ask(self, provider: Provider, request: Any, send: _Send, place: Place) -> Any:
         """Sends a request that the tap reads. Its body is there."""
-        exchange = await self._tapping.receive(provider, Request(request.url.path, request.content), place)
+        asked = Request(request.url.path, request.content)
+        with raised_once(provider):
+            kept = await self._tapping.kept(asked, place)
+        if isinstance(kept, KeptTurn):
+            body = stream_of(library_of(request), WholeBody(kept.body))
+            return library_of(request).Response(kept.kept.status, headers=kept.kept.headers, stream=body)
+        exchange = await self._tapping.receive(provider, asked, place)
+        exchange = exchange._replace(response_id=kept)
         own = self._settings.ask_again
         often = self._engine.settings.ask_again if own is None else own
         return await self._answer(exchange, _Errand(send, request, place, None if often == 0 else often))
@@ -160,7 +169,7 @@ class TapTransport:
             return answer
         source = await patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
         source = decoded(answer, source) if codings else source
-        reading = await self._tapping.begin(exchange, errand.place)
+        reading = await self._tapping.begin(exchange, errand.place, answer)
         is_decoded = bool(codings)
         if kind == "whole":
             again = self._again(reading, errand)
@@ -192,7 +201,7 @@ class TapTransport:
 
         async def ask(asked: Request, run: Run) -> Any:
             next_errand = errand._replace(place=Place(run), often=often - 1)
-            return await self._answer(Exchange(reading.provider, asked, []), next_errand)
+            return await self._answer(Exchange(reading.provider, asked, [], []), next_errand)
 
         return Again(reading, ask, often=often)
 
@@ -276,10 +285,13 @@ class TapTransport:
         if _is_signed(request):
             return await send(request)
         asked = await self._signed(provider, exchange.asked, place.run)
-        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run, self._tapping.lone)
+        # A request for the rest of an answer says what the one before said.
+        refusals = untold_refusals(provider, asked, place) if exchange.rest_of is None else exchange.noted
+        told = tell(provider, asked, refusals, place.run, self._tapping.lone)
         answer = await self._send_asking(send, request, provider, told.request, place)
         if answer.status_code == _OK:
             told.mark(place.run)  # not before: the SDK may try again
+            exchange.noted[:] = told.noted
         return answer
 
     async def _send_asking(self, send: _Send, request: Any, provider: Provider, asked: Request, place: Place) -> Any:

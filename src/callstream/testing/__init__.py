@@ -30,7 +30,7 @@ from callstream.testing.script import (
 
 if TYPE_CHECKING:
     from callstream.testing.driving import Driven, stream_args
-    from callstream.testing.eager import eager_refusal, eager_tools, garble
+    from callstream.testing.encoders.anthropic import eager_refusal, eager_tools, garble
     from callstream.testing.httpserver import ReceivedRequest
     from callstream.testing.provider import STAMP, ScriptedProvider
     from callstream.testing.proxy import recording_proxy
@@ -81,9 +81,9 @@ _LATER = {
     "Recording": "recording",
     "STAMP": "provider",
     "ScriptedProvider": "provider",
-    "eager_refusal": "eager",
-    "eager_tools": "eager",
-    "garble": "eager",
+    "eager_refusal": "encoders.anthropic",
+    "eager_tools": "encoders.anthropic",
+    "garble": "encoders.anthropic",
     "record": "recording",
     "recording_proxy": "proxy",
     "replay": "recording",

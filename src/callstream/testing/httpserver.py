@@ -67,7 +67,7 @@ class ReceivedRequest:
         """The body as values; None if it is not JSON."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     def __repr__(self) -> str:

@@ -47,8 +47,9 @@ from callstream.testing.answers import (
     unstreamed,
     without_usage,
 )
-from callstream.testing.eager import Eager, eager_refusal, eager_tools, hold_values
 from callstream.testing.encoders import ENCODERS, WIRES, encode_whole, frames
+from callstream.testing.encoders.anthropic import Eager, eager_refusal, eager_tools, hold_values
+from callstream.testing.encoders.gemini import Signatures
 from callstream.testing.httpserver import Coding, Frame, HttpAnswer, HttpServer, ReceivedRequest
 from callstream.testing.script import (
     Cut,
@@ -63,7 +64,6 @@ from callstream.testing.script import (
     script_from_json,
     scripts_in,
 )
-from callstream.testing.signatures import Signatures
 
 ScriptFunction: TypeAlias = Callable[[ReceivedRequest], Script | Awaitable[Script]]
 Scripting: TypeAlias = Script | Sequence[Script] | ScriptFunction

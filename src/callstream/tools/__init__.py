@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from callstream.tools.check import StreamCheck
-from callstream.tools.claims import CallClaims, ClaimedCall, call_claims, current_call, running_for
 from callstream.tools.convert import Arguments, typed_arguments
 from callstream.tools.delta import AbortSignal
 from callstream.tools.fault import Fault, describe
+from callstream.tools.functions import CallClaims, ClaimedCall, call_claims, current_call, running_for
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider
 from callstream.tools.streamed import Joined, Streamed, StreamedParameter
 from callstream.tools.tool import (
+    NOT_DONE,
+    UNKNOWN,
     ArgsAbortHook,
     ArgsCompleteHook,
     ArgsDeltaHook,
@@ -28,6 +30,8 @@ from callstream.tools.tool import (
 )
 
 __all__ = [
+    "NOT_DONE",
+    "UNKNOWN",
     "AbortSignal",
     "ArgsAbortHook",
     "ArgsCompleteHook",

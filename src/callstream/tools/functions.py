@@ -1,4 +1,4 @@
-"""A function as others see it: its signature, the module of its annotations, and its kind.
+"""A function as others see it: its signature, the module of its annotations, its kind, and the call that it runs for.
 
 The kinds are those of ``inspect``: plain, async, generator, async generator.
 """
@@ -7,12 +7,65 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, get_type_hints
 
 from callstream.errors import UsageError
-from callstream.tools.claims import ClaimedCall, running_for
+
+if TYPE_CHECKING:
+    from callstream.calls import Call
+    from callstream.tools.streamed import Joined
+
+# -- the call of the model that it runs for ----------------------------------------------------------------------------
+
+_called: ContextVar[Call | None] = ContextVar("callstream_called", default=None)
+
+
+def current_call() -> Call | None:
+    """Inside a tool: the call that it runs for, as its hooks have seen it; None if no model has called it."""
+    return _called.get()
+
+
+class ClaimedCall(NamedTuple):
+    """The model's call that a call of a tool in Python means, and the tool itself where it has begun already."""
+
+    call: Call
+    joined: Joined | None = None
+
+
+class CallClaims(Protocol):
+    """The calls of a run, for tools that are called in Python."""
+
+    def find(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
+        """The one that a call of the tool with these arguments means, which is claimed by that; None if there is none."""
+        ...
+
+
+call_claims: ContextVar[CallClaims | None] = ContextVar("callstream_call_claims", default=None)
+"""Where a tool that is called in this context looks for its call."""
+
+
+@contextmanager
+def running_for(call: Call | None) -> Iterator[None]:
+    """The tool of that call runs: it knows the call, and tools that it calls run for no call. None changes nothing."""
+    if call is None:
+        yield
+        return
+    tokens = _called.set(call), call_claims.set(None)
+    try:
+        yield
+    finally:
+        try:
+            _called.reset(tokens[0])
+            call_claims.reset(tokens[1])
+        except ValueError:
+            pass  # a generator may be closed in another context than it began in
+
+
+# -- signature and kind ------------------------------------------------------------------------------------------------
 
 Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 """Completes the arguments of a call."""
@@ -77,7 +130,7 @@ def annotations_of(signature: inspect.Signature) -> dict[str, Any]:
 
 
 def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda args, kwargs: None) -> Callable[..., Any]:
-    """A function that calls the given one and is of its kind for everyone who asks ``inspect``."""
+    """A function that calls this one and is of its kind by ``inspect``."""
     if is_of_kind(inspect.isasyncgenfunction, function):
 
         async def stream(*args: Any, **kwargs: Any) -> Any:

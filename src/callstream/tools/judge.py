@@ -2,9 +2,9 @@
 
 ``Judge`` is fed a value in the order of its text: ``begin``, ``append`` for strings, what is inside, ``end``.
 ``faults`` grows by what is certain, so it says nothing that the rest of the document could turn; at the end of the root it
-is the verdict. Why that holds: every schema that applies to a value has one ``Verdict`` there. It fails by a keyword that
-is decided by what has come (a type by the first character, a maximum by one too many), or because one that it needs has
-failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contains`` are decided when their value ends.
+is the verdict. Why that holds: every schema that applies to a value has one ``SchemaVerdict`` there. It fails by a keyword
+that is decided by what has come (a type by the first character, a maximum by one too many), or because one that it needs
+has failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contains`` are decided when their value ends.
 
 One value has one verdict per schema, however many lead to it, so the work is linear in the document for any schema.
 
@@ -139,13 +139,13 @@ class ValueFrame:
         self.length = 0
         self.text: str | None = ""
         self.seen: set[Any] = set()
-        self._checks: dict[int, Verdict] = {}
+        self._checks: dict[int, SchemaVerdict] = {}
 
-    def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> Verdict:
+    def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> SchemaVerdict:
         """The check of that schema, with one more listener."""
         found = self._checks.get(id(schema))
         if found is None:
-            found = self._checks[id(schema)] = Verdict(self, schema)
+            found = self._checks[id(schema)] = SchemaVerdict(self, schema)
             found.listeners.append(on_verdict)
             if nested < _MAX_NESTED:
                 found.expand(nested + 1)
@@ -155,7 +155,7 @@ class ValueFrame:
             found.listeners.append(on_verdict)
         return found
 
-    def list_checks(self) -> list[Verdict]:
+    def list_checks(self) -> list[SchemaVerdict]:
         return list(self._checks.values())
 
     def begin_child(self, step: str | int, child: ValueFrame) -> None:
@@ -185,7 +185,7 @@ class ValueFrame:
                 check.append()
 
 
-class Verdict:
+class SchemaVerdict:
     """One schema at one value. ``fits`` is None while that is open."""
 
     __slots__ = (
@@ -216,7 +216,7 @@ class Verdict:
         self.is_expanding = False
         self.wants_unique = self._schema.get("uniqueItems") is True
         self.watches_text = False
-        self._subs: list[Verdict] = []
+        self._subs: list[SchemaVerdict] = []
         self._then: list[Callable[[Any], None]] = []
         self._contained = 0
         self._decided = False
@@ -231,7 +231,7 @@ class Verdict:
         self.is_expanding = True
         schema, frame = self._schema, self._frame
 
-        def add(part: Any, on_verdict: OnVerdict) -> Verdict:
+        def add(part: Any, on_verdict: OnVerdict) -> SchemaVerdict:
             self._subs.append(frame.check(part, on_verdict, nested))
             return self._subs[-1]
 
@@ -250,8 +250,10 @@ class Verdict:
             self._expand_condition(schema, add)
         self.is_expanding = False
 
-    def _expand_choice(self, branches: list[Any], only_one: bool, add: Callable[[Any, OnVerdict], Verdict]) -> None:
-        checks: list[Verdict] = []
+    def _expand_choice(
+        self, branches: list[Any], only_one: bool, add: Callable[[Any, OnVerdict], SchemaVerdict]
+    ) -> None:
+        checks: list[SchemaVerdict] = []
         has_failed = False
 
         def on_verdict(faults: list[Fault] | None) -> None:
@@ -273,9 +275,9 @@ class Verdict:
             checks.append(add(branch, on_verdict))
         self._then.append(decide)
 
-    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], Verdict]) -> None:
+    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], SchemaVerdict]) -> None:
         """``else`` counts from when ``if`` has failed, ``then`` when it has turned out to fit, at the end."""
-        parts: dict[str, Verdict] = {}
+        parts: dict[str, SchemaVerdict] = {}
 
         def on_if(faults: list[Fault] | None) -> None:
             if faults is not None and "else" in parts and not parts["if"].has_failed_before(faults):
@@ -398,7 +400,7 @@ class Verdict:
                 Fault(self._frame.path, f"an array with at most {most:g} items of that kind", f"more than {most:g}")
             )
 
-    def _exclude(self, excluded: Verdict) -> None:
+    def _exclude(self, excluded: SchemaVerdict) -> None:
         if excluded.fits is True:
             self.fail(Fault(self._frame.path, "something that the schema does not exclude", self._frame.got))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,13 +27,15 @@ from typing import (
 import msgspec
 
 from callstream.errors import UsageError, WireError
+from callstream.events import ReplayRule
 from callstream.jsontext.path import Path, lacks_place, parse_path
-from callstream.tools.claims import ClaimedCall, call_claims
 from callstream.tools.convert import Arguments
 from callstream.tools.delta import AbortSignal
 from callstream.tools.docstring import description_of, parameters_of, without_parameter
 from callstream.tools.functions import (
+    ClaimedCall,
     annotations_of,
+    call_claims,
     is_of_kind,
     resolved_signature,
     same_kind,
@@ -61,6 +64,18 @@ ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
 """What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
 
 Start: TypeAlias = Literal["end", "early"]
+Reconcile: TypeAlias = "Callable[[Call], Any]"
+
+
+class Unsettled(Enum):
+    """What ``reconcile`` says of a tool that has no result: it has done nothing, or that cannot be found out."""
+
+    NOT_DONE = "not done"
+    UNKNOWN = "unknown"
+
+
+NOT_DONE = Unsettled.NOT_DONE
+UNKNOWN = Unsettled.UNKNOWN
 """When a tool starts: when its caller says so, after the response; or as soon as its own arguments are whole and valid."""
 
 ArgsDeltaHook: TypeAlias = "Callable[[ArgsDelta, AbortSignal], Awaitable[None] | None]"
@@ -166,6 +181,10 @@ class Tool(Generic[Function_co]):
     streamed: StreamedParameter | None
     """The parameter that takes a ``Streamed``."""
     start: Start
+    replay: ReplayRule
+    """What becomes of it if its process dies while it runs, where the run goes on in another one."""
+    reconcile: Reconcile | None
+    """Finds out what has become of it."""
 
     __call__: Function_co  # not a property, which pyright would not call
 
@@ -217,8 +236,10 @@ def tool(
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
+    replay: Literal["unsafe", "safe"] = "unsafe",
+    reconcile: Reconcile | None = None,
 ) -> Callable[[Function], Tool[Function]]: ...
-def tool(
+def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     function: Callable[..., Any] | None = None,
     /,
     *,
@@ -229,6 +250,8 @@ def tool(
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
+    replay: Literal["unsafe", "safe"] = "unsafe",
+    reconcile: Reconcile | None = None,
 ) -> Any:
     """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
 
@@ -238,7 +261,15 @@ def tool(
     writing. A tool with a ``Streamed`` parameter starts earlier than that by itself.
     ``check="stream"``: arguments are judged by the schema while they are written, and a call is discarded as soon as a fault
     is certain; else when they are whole.
+    ``replay="safe"``: if the process dies while the tool runs and the run goes on in another one, the tool runs again, with
+    the same ``current_call().idempotency_key``; else the model is told that the outcome is unknown.
+    ``reconcile(call)`` is asked then what has become of it: what it returns is the result, ``NOT_DONE`` has the tool run,
+    ``UNKNOWN`` leaves it at that.
     """
+    if replay not in ("unsafe", "safe"):
+        raise UsageError(f"expected replay to be 'unsafe' or 'safe', got {replay!r}")
+    if reconcile is not None and not callable(reconcile):
+        raise UsageError(f"expected reconcile to be a function of the call, got {reconcile!r}")
     if start not in get_args(Start):
         raise UsageError(f"expected start to be one of {get_args(Start)}, got {start!r}")
     check_hook_settings(hook_timeout, on_hook_error)
@@ -252,6 +283,8 @@ def tool(
         made.stream_arguments = stream_arguments
         made.start = start
         made.check = check
+        made.replay = replay if reconcile is None else "reconcile"
+        made.reconcile = reconcile
         return made
 
     return make if function is None else make(function)

@@ -37,7 +37,7 @@ class ChatTurn(msgspec.Struct):
 
 
 def begins_turn(run: RunView) -> bool:
-    """Whether a run was given a user's message; others continue a turn with answers to its calls."""
+    """Whether a run has a user's message; others continue a turn with answers to its calls."""
     match run.input:
         case {"messages": list(messages)} if any(
             isinstance(each, dict) and each.get("role") == "user" for each in messages
@@ -115,6 +115,10 @@ def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
                 message.update(id=message_id, metadata=metadata)
             case {"type": "start-step"}:
                 parts.append({"type": "step-start"})
+            case {"type": "reset-step"}:
+                del parts[1 + max(place for place, part in enumerate(parts) if part["type"] == "step-start") :]
+                kept = {id(part) for part in parts}
+                by_id = {key: part for key, part in by_id.items() if id(part) in kept}
             case {"type": "text-start" | "reasoning-start" as kind, "id": part_id}:
                 named = {"id": part_id} if kind == "reasoning-start" else {}  # the reader keeps it of reasoning alone
                 parts.append({"type": kind.removesuffix("-start"), **named, "text": "", "state": "streaming"})
@@ -136,7 +140,7 @@ def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
             case {"toolCallId": call_id}:
                 _fold_call(by_id["call", call_id], chunk)
     for call_id, text in written.items():
-        part = by_id["call", call_id]
+        part = by_id.get(("call", call_id), {})
         if "rawInput" not in part:  # else it broke off
             part.setdefault("input", msgspec.Raw(text.encode()))
     return message

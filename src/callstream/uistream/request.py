@@ -15,7 +15,7 @@ import msgspec
 
 from callstream import codec
 from callstream.agui.input import result_value
-from callstream.errors import UsageError
+from callstream.errors import UsageError, warn_of_name
 from callstream.uistream.messages import AGAIN
 
 _OWN: Final = ("id", "messages", "trigger", "messageId", "tools", "state")
@@ -24,14 +24,20 @@ _DENIED: Final = "The user denied this."
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
-    """``given`` is AG-UI's RunAgentInput without a run id.
+    """``run_input`` is AG-UI's RunAgentInput without a run id.
 
     ``continues``: the id of the assistant message that the answer continues, None if it is a new one.
     """
 
     chat_id: str
-    given: dict[str, Any]
+    run_input: dict[str, Any]
     continues: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The former name of ``run_input``."""
+        warn_of_name("ChatRequest.given", "run_input")
+        return self.run_input
 
 
 def read_request(body: Any, name: str) -> ChatRequest:
@@ -63,7 +69,7 @@ def read_request(body: Any, name: str) -> ChatRequest:
     # The client has cut off what followed this message: it was edited, or another answer is wanted.
     if role == "user" and (is_again or body.get("messageId")):
         converted[-1]["id"] += f"{AGAIN}{name}"
-    given = {
+    run_input = {
         "threadId": chat_id,
         "protocolVersion": "1.0",
         "messages": converted,
@@ -73,7 +79,7 @@ def read_request(body: Any, name: str) -> ChatRequest:
         "forwardedProps": {key: value for key, value in body.items() if key not in _OWN},
         **({"resume": resume} if resume else {}),
     }
-    return ChatRequest(chat_id, given, messages[-1]["id"] if role == "assistant" else None)
+    return ChatRequest(chat_id, run_input, messages[-1]["id"] if role == "assistant" else None)
 
 
 def _content(parts: list[dict[str, Any]], role: str) -> Any:

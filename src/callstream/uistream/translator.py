@@ -51,6 +51,7 @@ from callstream.view import (
     Passage,
     Progressed,
     RanEarly,
+    Resumed,
     RunView,
     Settled,
     Signed,
@@ -175,7 +176,9 @@ class ChunkTranslator:
         self._metadata: dict[str, str] = {}
         self._is_over = False
         self._is_step_open = False
-        self._has_calls = False  # of the last step
+        self._spoke: set[str] = set()  # messages that have parts in the last step
+        self._called: set[str] = set()  # calls in the last step
+        self._is_step_free = False  # whether what was said in the last step is void, and gone
         self._steps: set[str] = set()
         self._announced: set[str] = set()
         self._held: list[Chunk] = []
@@ -186,6 +189,7 @@ class ChunkTranslator:
         self._client_tools = self.view.client_tools
         self._answered: frozenset[str] = frozenset()
         self._shown_state: Any = msgspec.UNSET
+        self._has_state = False  # whether the state's part is of the last step
 
     def skip(self, runs: Sequence[RunView]) -> None:
         """Learns of the turn's earlier runs, of which the client has seen everything."""
@@ -286,13 +290,17 @@ class ChunkTranslator:
         if message_id in self._steps:
             return
         self._steps.add(message_id)
-        if self._is_step_open and any(call.is_being_written for call in self._calls.values()):
+        is_free = self._is_step_free and not self._spoke
+        self._is_step_free = False
+        if self._is_step_open and (is_free or any(call.is_being_written for call in self._calls.values())):
             return
         yield from self._end_step()
         yield from self._start_step()
 
     def _start_step(self) -> Iterator[Chunk]:
-        self._is_step_open, self._has_calls = True, False
+        self._is_step_open, self._has_state = True, False
+        self._spoke.clear()
+        self._called.clear()
         yield {"type": "start-step"}
 
     def _end_step(self) -> Iterator[Chunk]:
@@ -310,7 +318,8 @@ class ChunkTranslator:
         if not self._is_step_open:
             yield from self._begin_step(part.message_id)
         self._steps.add(part.message_id)
-        self._has_calls = True
+        self._spoke.add(part.message_id)
+        self._called.add(part.call_id)
         self._calls[part.call_id] = _Call(part)
         yield {"type": "tool-input-start", "toolCallId": part.call_id, "toolName": part.name}
 
@@ -326,6 +335,7 @@ class ChunkTranslator:
         part_id = self._open.get(key)
         if part_id is None:
             self._parts += 1
+            self._spoke.add(part.message_id)
             part_id = self._open[key] = f"{part.kind}-{self._parts}"
             yield {"type": f"{part.kind}-start", "id": part_id}
         yield {"type": f"{part.kind}-delta", "id": part_id, "delta": change.text}
@@ -424,14 +434,40 @@ class ChunkTranslator:
         says nothing by itself, and one that does not apply changes nothing.
         """
         if self._run.state_is_whole and (change.patch is None or change.state is not self._shown_state):
+            self._has_state |= self._shown_state is msgspec.UNSET
             self._shown_state = change.state
             yield {"type": "data-state", "id": "state", "data": change.state}
+
+    def _resumed(self, change: Resumed) -> Iterator[Chunk]:
+        """Takes back what the model is asked for again, if it is all that the step has and the client knows how.
+
+        Else the texts stay, for there is no word that takes them back, and the calls have failed.
+        """
+        void = {message.message_id for message in change.void}
+        calls = [self._calls[call.call_id] for message in change.void for call in message.calls]
+        is_all = bool(void) and self._is_step_open and self._spoke <= void
+        if is_all and self._spoke and self._sdk >= 7:
+            yield {"type": "reset-step"}
+            if self._has_state:
+                yield {"type": "data-state", "id": "state", "data": self._shown_state}
+            for call in calls:
+                call.is_answered |= call.view.call_id in self._called
+            self._open.clear()
+            self._spoke.clear()
+            self._called.clear()
+        for key in [key for key in self._open if key[1] in void]:
+            yield from self._close(key)
+        for call in calls:
+            if not call.is_answered:
+                outcome = CallDiscarded(call.view.call_id, "interrupted")
+                yield from self._settled(Settled(call.view, outcome, call.view in change.cut_off))
+        self._is_step_free = is_all and not self._spoke
 
     def _ended(self, change: Ended) -> Iterator[Chunk]:
         yield from self._end_step()
         self._is_over = True
         awaits = any(call.is_awaiting for call in self._calls.values())
-        if self._has_calls and not awaits:
+        if self._called and not awaits:
             # A chat that sends by itself does so when all calls of the last step are answered: it would do so for ever.
             yield from self._start_step()
             yield {"type": "message-metadata", "messageMetadata": self._metadata}  # else its reader leaves the step out
@@ -463,6 +499,7 @@ _TABLE: Final[dict[type[Any], _Row]] = {
     Progressed: ChunkTranslator._progressed,
     Settled: ChunkTranslator._settled,
     StateMoved: ChunkTranslator._state_moved,
+    Resumed: ChunkTranslator._resumed,
     Ended: ChunkTranslator._ended,
     # The chat has its own messages, and no word for signatures.
     InputCame: ChunkTranslator._nothing,

@@ -1,4 +1,4 @@
-"""What a run is made of: what it was given, what was said, what was called, what was answered."""
+"""What a run is made of: its input, what was said, what was called, what was answered."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Passing:
 
 
 class InputView:
-    """A message that the run was given, or that was read from a request to the provider."""
+    """A message of the run's input, or one that was read from a request to the provider."""
 
     __slots__ = ("at", "author", "received", "seq")
 
@@ -174,7 +174,7 @@ class CallView:
         self.ran_early = False
         """Whether the tool began before the response had ended."""
         self.question: Question | None = None
-        """What whoever has to answer the call is asked."""
+        """What the person or program that has to answer the call is asked."""
         self.is_paused = False
         """Whether another call asks about this one, and that one is to be answered."""
         self.progress: Any = None
@@ -300,14 +300,15 @@ class MessageView:
     """A message of a model: passages and calls, in the order in which they began.
 
     ``is_announced``: whether it began with a record of its own. A call that a host makes by itself has a message that did
-    not. ``within``: the ``call_id`` of the call whose tool asked the model.
+    not. ``within``: the ``call_id`` of the call whose tool asked the model. ``attempt``: which process of the run's said it.
     """
 
-    __slots__ = ("at", "author", "first_seq", "is_announced", "message_id", "parts", "within")
+    __slots__ = ("at", "attempt", "author", "first_seq", "is_announced", "message_id", "parts", "within")
 
-    def __init__(self, message_id: str, record: Record, within: str | None = None) -> None:
+    def __init__(self, message_id: str, record: Record, within: str | None = None, attempt: int = 1) -> None:
         self.message_id = message_id
         self.within = within
+        self.attempt = attempt
         self.author = record.author
         self.at = record.at
         self.first_seq = record.first_seq or record.seq
@@ -335,6 +336,10 @@ class MessageView:
     def open_passage(self) -> Passage | None:
         last = self.parts[-1] if self.parts else None
         return last if isinstance(last, Passage) and last.end_seq is None else None
+
+    def as_json(self) -> dict[str, Any]:
+        parts = [part.as_json() for part in self.parts]
+        return {"message_id": self.message_id, "attempt": self.attempt, "at": self.at, "items": parts}
 
     def _joined(self, kind: str) -> str:
         return "".join([part.text for part in self.parts if isinstance(part, Passage) and part.kind == kind])

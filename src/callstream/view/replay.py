@@ -2,7 +2,8 @@
 
 Text, reasoning and arguments are one piece each, a call has its last progress report, the state is one snapshot. Each
 record stands where what it tells began and has the number of the last record that it replaces, so a translator that is
-fed them says what it would have said of all of them, in fewer words. That is how a client learns what it has missed.
+fed them says what it would have said of all of them, in fewer words. That is how a client learns what it has missed. What is
+void is not among them, so it learns nothing of that.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from callstream.events import (
     Record,
     RunEnded,
     RunEvent,
+    RunResumed,
     RunStarted,
     StateChanged,
     TextAppended,
@@ -68,6 +70,8 @@ def _author(run: RunView, event: RunEvent) -> str | None:
 def _events(run: RunView) -> Iterator[_Placed]:
     for message in run.messages.values():
         yield from _message(message)
+    if run.resumed_seq:
+        yield run.resumed_seq, run.resumed_seq, RunResumed(run.attempt, tuple(_void_ids(run)))
     if run.state_seq and run.state is not msgspec.UNSET:
         whole = {"op": "add", "path": "", "value": run.state}
         changed = StateChanged(run.state) if run.state_is_whole else StateChanged(patch=[whole])
@@ -80,6 +84,13 @@ def _events(run: RunView) -> Iterator[_Placed]:
                 yield from _course(item)
             case _:
                 pass  # they are parts of messages
+
+
+def _void_ids(run: RunView) -> Iterator[str]:
+    """Of messages and of calls: what else is said of them says nothing to those who do not know them."""
+    for message in run.void.values():
+        yield message.message_id
+        yield from (call.call_id for call in message.calls)
 
 
 def _message(message: MessageView) -> Iterator[_Placed]:

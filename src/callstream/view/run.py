@@ -27,16 +27,22 @@ from callstream.events import (
     CallRunningEarly,
     CallSigned,
     CallStarted,
+    InputKept,
     MessageEnded,
     MessageReceived,
     MessageStarted,
+    OutputKept,
     ReasoningAppended,
     Record,
+    RequestKept,
     ResponseEnded,
+    ResponseKept,
     RunEnded,
     RunEvent,
     RunOutcome,
+    RunResumed,
     RunStarted,
+    SessionKept,
     StateChanged,
     TextAppended,
     in_order,
@@ -121,6 +127,17 @@ class StateMoved(msgspec.Struct, frozen=True, gc=False):
     patch: list[dict[str, Any]] | None = None
 
 
+class Resumed(msgspec.Struct, frozen=True, gc=False):
+    """Another process goes on with the run; ``attempt`` of the view is the number of it.
+
+    ``void``: the messages of responses that were cut, which the model is asked for again. They are not in the view any more,
+    but in its ``void``. ``cut_off``: what was being written of them.
+    """
+
+    void: tuple[MessageView, ...]
+    cut_off: tuple[Part, ...]
+
+
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """The last change of every run; everything is closed and settled, or awaits an answer."""
 
@@ -138,11 +155,12 @@ ViewChange: TypeAlias = (
     | Progressed
     | Settled
     | StateMoved
+    | Resumed
     | Ended
 )
 
 
-_FIELDS: Final = ("run_id", "thread_id", "principal", "started_at", "ended_at", "outcome", "reason", "seq")
+_FIELDS: Final = ("run_id", "thread_id", "principal", "started_at", "ended_at", "outcome", "reason", "attempt", "seq")
 
 
 class RunView:
@@ -150,6 +168,7 @@ class RunView:
 
     ``items`` are its input, the passages and calls of its messages, and its answers, in the order in which they began;
     ``messages`` are the same passages and calls by message, ``calls`` and ``answers`` are by ``call_id``, all in order.
+    ``void`` are messages that count no more, because the process died that read them: nothing else in the view is of them.
     ``state`` is the shared state, ``msgspec.UNSET`` until something sets it; a run that continues a thread is given the
     state that the run before it left. ``reasoning=False``: as if no model had shown any. ``silent``: agents
     whose text counts as not said. ``nested=False``: as if no tool had asked a model. ``is_outline``: for those
@@ -173,12 +192,17 @@ class RunView:
         self.ended_at: float | None = None
         self.outcome: RunOutcome | None = None
         self.reason: str | None = None
+        self.attempt = 1
+        """How many processes have worked on the run."""
+        self.resumed_seq = 0
+        """The record with which the last of them began; 0 of the first."""
         self.seq = 0
         """The number of the last record that was fed."""
         self.items: list[Item] = []
         self.messages: dict[str, MessageView] = {}
         self.calls: dict[str, CallView] = {}
         self.answers: dict[str, AnswerView] = {}
+        self.void: dict[str, MessageView] = {}
         self.state: Any = state
         self.state_first_seq = self.state_seq = 0
         """The first and the last record that changed it; 0 if this run has not."""
@@ -188,7 +212,7 @@ class RunView:
         self._silent = silent
         self._shows_nested = nested
         self.unshown: set[str] = set()
-        """The ids of messages and calls that are left out because tools asked for them."""
+        """The ids of messages and calls that are left out because tools asked for them, or because they are void."""
         self._is_outline = is_outline
 
     @classmethod
@@ -203,6 +227,7 @@ class RunView:
         self.seq = record.seq
         event = record.event
         if self.leaves_out(event):
+            self._end_void(event, record)
             return []
         match event:
             # A run is made of these mostly, so they are asked for first.
@@ -246,17 +271,27 @@ class RunView:
                 self.state_first_seq = self.state_first_seq or record.seq
                 self.state_seq = record.seq
                 return self._change_state(snapshot, patch)
+            case RunResumed(attempt=attempt, void=void):
+                self.attempt, self.resumed_seq = attempt, record.seq
+                return self._resume(void, record)
             case ResponseEnded():
+                return []
+            case InputKept() | SessionKept() | RequestKept() | ResponseKept() | OutputKept():
                 return []
             case _:
                 assert_never(event)
 
     def leaves_out(self, event: RunEvent) -> bool:
-        """Whether it is of what a tool's model says or calls, and that is not shown. Asked in the order of the records."""
-        if self._shows_nested:
+        """Whether it is of what is void, or of what a tool's model says or calls, and that is not shown.
+
+        Asked in the order of the records.
+        """
+        if self._shows_nested and not self.unshown:
             return False
         message_id, call_id = getattr(event, "message_id", None), getattr(event, "call_id", None)
-        if getattr(event, "within", None) is None and message_id not in self.unshown:
+        within = getattr(event, "within", None)
+        is_nested = within is not None and (not self._shows_nested or within in self.unshown)
+        if not is_nested and message_id not in self.unshown:
             return call_id in self.unshown
         self.unshown.update(name for name in (message_id, call_id) if name is not None)
         return True
@@ -273,7 +308,8 @@ class RunView:
         """All of it as plain values, which no later record changes."""
         run = {name: getattr(self, name) for name in _FIELDS}
         state = {} if self.state is msgspec.UNSET else {"state": self.state}
-        return {**run, "items": [item.as_json() for item in self.items], **state}
+        void = {"void": [message.as_json() for message in self.void.values()]} if self.void else {}
+        return {**run, "items": [item.as_json() for item in self.items], **void, **state}
 
     def depth_of(self, item: Item) -> int:
         """In how many calls, one in the other, something was said or called."""
@@ -288,7 +324,7 @@ class RunView:
     def _message(self, message_id: str, record: Record, within: str | None = None) -> MessageView:
         message = self.messages.get(message_id)
         if message is None:
-            message = self.messages[message_id] = MessageView(message_id, record, within)
+            message = self.messages[message_id] = MessageView(message_id, record, within, self.attempt)
         return message
 
     def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> list[ViewChange]:
@@ -378,6 +414,32 @@ class RunView:
             answer = self.answers[call_id] = AnswerView(call_id, record)
             self.items.append(answer)
         return answer
+
+    # -- what counts no more --
+
+    def _resume(self, ids: Iterable[str], record: Record) -> list[ViewChange]:
+        """Takes messages out of the view, with those that their calls' tools have asked for."""
+        void = [self.messages[message_id] for message_id in ids if message_id in self.messages]
+        for message in void:  # which grows
+            called = {call.call_id for call in message.calls}
+            void += [each for each in self.messages.values() if each.within in called and each not in void]
+        gone = {part for message in void for part in message.parts}
+        cut_off = tuple(part for part in self.open_parts if part in gone)
+        self.items = [item for item in self.items if item not in gone]
+        self.unshown.update(ids)
+        for message in void:
+            self._end_passage(message.message_id, record)
+            self.void[message.message_id] = self.messages.pop(message.message_id)
+            self.unshown.update((message.message_id, *(self.calls.pop(call.call_id).call_id for call in message.calls)))
+        return [Resumed(tuple(void), cut_off)]
+
+    def _end_void(self, event: RunEvent, record: Record) -> None:
+        """How a call ended that is void is known for those who look at what is."""
+        if isinstance(event, CallReturned | CallFailed | CallDiscarded | CallReleased):
+            for message in self.void.values():
+                for call in message.calls:
+                    if call.call_id == event.call_id:
+                        call.end(event, record)
 
     # -- the rest --
 

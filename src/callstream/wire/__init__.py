@@ -49,7 +49,7 @@ def decoder_for(
 
     ``new_id`` mints ids for calls to which the provider gave none (default: ``call_1``, ``call_2``, …). ``tools`` maps
     the names of the request's tools to their JSON Schemas: with them Gemini's empty arrays and nameless calls can be
-    told.
+    recognised.
     """
     return provider_of(wire).decoder(new_id=new_id, tools=tools)
 

@@ -16,20 +16,19 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.argtext import json_text
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
+from callstream.wire.collapsing import Passage, Passing, Reasoning, StrictText
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame, SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
-from callstream.wire.passages import Passage, StrictText
-from callstream.wire.provider import Provider
+from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
     Asks,
     Notes,
     RefusedCall,
     Request,
-    Turn,
+    RequestTurn,
     all_tools,
     note_text,
     objects_in,
@@ -38,10 +37,8 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
-from callstream.wire.slots import Passing, Reasoning
 from callstream.wire.thoughts import LoneReasoning
-from callstream.wire.transcript import WireCall
-from callstream.wire.whole import IsLeftOut, kept
+from callstream.wire.transcript import WireCall, json_text
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
 THINKING = ("thinking", "redacted_thinking")
@@ -190,13 +187,13 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         block = self._blocks.pop(index, None)
         if isinstance(block, WireCall):
             self._transcript.piece_of(block)
-            self._take_input(block)
+            self._append_input(block)
             self._transcript.end_call(block)
 
-    def _take_input(self, call: WireCall) -> None:
-        given = self._inputs.pop(call, None)
-        if given and call.text.is_blank:
-            self._transcript.append_args(call, json_text(given))
+    def _append_input(self, call: WireCall) -> None:
+        arguments = self._inputs.pop(call, None)
+        if arguments and call.text.is_blank:
+            self._transcript.append_args(call, json_text(arguments))
 
     def _add_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
@@ -208,7 +205,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             self._transcript.believe_ends()
         normal = self._stop_reason in NORMAL_STOPS
         for call in list(self._inputs) if normal else ():
-            self._take_input(call)
+            self._append_input(call)
         self._transcript.finish_calls(normal=normal, detail=f"stop_reason {self._stop_reason}")
         self._end_response()
 
@@ -249,7 +246,7 @@ class AnthropicText:
         text: str | None = None
         thinking: str | None = None
 
-    class Event(StrictText):
+    class TextEvent(StrictText):
         type: str
         delta: AnthropicText.Delta
         index: int | None = None
@@ -269,7 +266,7 @@ class AnthropicText:
         return {**payload, "delta": {**delta, self._FIELDS[delta["type"]]: text}}
 
 
-_TEXT_EVENTS = msgspec.json.Decoder(AnthropicText.Event)
+_TEXT_EVENTS = msgspec.json.Decoder(AnthropicText.TextEvent)
 
 
 class AnthropicCollapser(BlockCollapser):
@@ -283,7 +280,7 @@ class AnthropicCollapser(BlockCollapser):
     def keep_alive(self) -> bytes:
         return _PING if isinstance(self._framing, SseFraming) else super().keep_alive  # Bedrock has frames of its own
 
-    def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+    def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
             self._slots.add_aside(frame)
             return
@@ -337,8 +334,8 @@ class AnthropicJoint(Joint):
         self._missing: list[int] = []  # the numbers of blocks that were dropped
         self._moved_by = 0
 
-    def continue_at(self, number: int) -> None:
-        super().continue_at(number)
+    def continue_at(self, number: int, items: Sequence[Any] = ()) -> None:
+        super().continue_at(number, items)
         self._moved_by = number - len(self._missing)
 
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -415,26 +412,6 @@ class MessagesRequest(msgspec.Struct):
     messages: list[RequestMessage] = []
 
 
-def _turns(wire: str, body: bytes) -> Iterator[Turn]:
-    for message in read_body(wire, body, MessagesRequest).messages:
-        content = message.content or []
-        blocks = [RequestBlock("text", text=content)] if isinstance(content, str) else content
-        if message.role == "assistant":
-            yield Turn(MODEL, [], [(block.id, block.name or "") for block in blocks if block.type == "tool_use"])
-            continue
-        if message.role != "user":
-            continue  # the program's own
-        events: list[RequestEvent] = [
-            ResultReceived(block.tool_use_id, None, block.content, is_error=bool(block.is_error))
-            for block in blocks
-            if block.type == "tool_result"
-        ]
-        text = "".join(block.text for block in blocks if block.type == "text" and block.text)
-        media = [_media_type(block) for block in blocks if block.type in ("image", "document")]
-        events += user_message(text, media)
-        yield Turn("user", events)
-
-
 def _media_type(block: RequestBlock) -> str:
     found = block.source.get("media_type") if isinstance(block.source, dict) else None
     return found if isinstance(found, str) else block.type
@@ -443,24 +420,6 @@ def _media_type(block: RequestBlock) -> str:
 def _is_users(tool: dict[str, Any]) -> bool:
     """Whether a tool is the program's own."""
     return "input_schema" in tool and tool.get("type") in (None, "custom") and isinstance(tool.get("name"), str)
-
-
-def _restore(request: Request, refused: RefusedCall) -> bool:
-    """Puts a call and its refusal back beside the calls of its response and their results. False if they are not there."""
-    messages = objects_in(request.fields.get("messages"))
-    for called, answered in pairwise(messages):
-        blocks, results = called.get("content"), answered.get("content")
-        if not (isinstance(blocks, list) and isinstance(results, list)):
-            continue
-        is_beside = any(
-            block.get("type") == "tool_use" and block.get("id") in refused.beside for block in objects_in(blocks)
-        )
-        found = [place for place, block in enumerate(results) if _is_result(block)]
-        if is_beside and found:
-            results.insert(found[-1] + 1, _tool_result(refused))
-            blocks.append(_tool_use(refused))
-            return True
-    return False
 
 
 def _is_result(block: Any) -> bool:
@@ -496,8 +455,26 @@ class Anthropic(Provider):
     sdk_error = "anthropic.AnthropicError"
     pieces_field = re.compile(EAGER.encode())
 
-    def turns(self, body: bytes) -> Iterator[Turn]:
-        return _turns(self.wire, body)
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
+        for message in read_body(self.wire, body, MessagesRequest).messages:
+            content = message.content or []
+            blocks = [RequestBlock("text", text=content)] if isinstance(content, str) else content
+            if message.role == "assistant":
+                yield RequestTurn(
+                    MODEL, [], [(block.id, block.name or "") for block in blocks if block.type == "tool_use"]
+                )
+                continue
+            if message.role != "user":
+                continue  # the program's own
+            events: list[RequestEvent] = [
+                ResultReceived(block.tool_use_id, None, block.content, is_error=bool(block.is_error))
+                for block in blocks
+                if block.type == "tool_result"
+            ]
+            text = "".join(block.text for block in blocks if block.type == "text" and block.text)
+            media = [_media_type(block) for block in blocks if block.type in ("image", "document")]
+            events += user_message(text, media)
+            yield RequestTurn("user", events)
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return schemas((tool, tool.get("input_schema")) for tool in objects_in(request.fields.get("tools")))
@@ -541,8 +518,21 @@ class Anthropic(Provider):
         fields["messages"] = [*messages, answer, {"role": "user", "content": list(map(_tool_result, refused))}]
         return request.rewritten()
 
-    def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
-        return [call for call in refused if _restore(request, call)]
+    def _restore(self, request: Request, refused: RefusedCall) -> bool:
+        messages = objects_in(request.fields.get("messages"))
+        for called, answered in pairwise(messages):
+            blocks, results = called.get("content"), answered.get("content")
+            if not (isinstance(blocks, list) and isinstance(results, list)):
+                continue
+            is_beside = any(
+                block.get("type") == "tool_use" and block.get("id") in refused.beside for block in objects_in(blocks)
+            )
+            found = [place for place, block in enumerate(results) if _is_result(block)]
+            if is_beside and found:
+                results.insert(found[-1] + 1, _tool_result(refused))
+                blocks.append(_tool_use(refused))
+                return True
+        return False
 
     def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
         return without_blocks(

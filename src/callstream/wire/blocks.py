@@ -12,9 +12,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from callstream.wire.collapsing import NumberedCollapser, Output, changed, read_json
+from callstream.wire.collapsing import NumberedCall, NumberedCollapser, Output, Passing, changed, read_json
 from callstream.wire.framing import Frame
-from callstream.wire.slots import NumberedCall, Passing
 
 Part: TypeAlias = Literal["start", "delta", "stop"]
 

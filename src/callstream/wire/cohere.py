@@ -15,16 +15,13 @@ from typing import Any
 import msgspec
 
 from callstream.errors import WireError
-from callstream.wire.argtext import text_of
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
+from callstream.wire.collapsing import Passing
 from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.framing import Frame
-from callstream.wire.openai_chat.requests import add_note, declared_functions, read_turns
-from callstream.wire.provider import Provider
-from callstream.wire.requests import Notes, Request, Turn, note_text
-from callstream.wire.slots import Passing
-from callstream.wire.transcript import WireCall
-from callstream.wire.whole import IsLeftOut
+from callstream.wire.provider import IsLeftOut, Provider
+from callstream.wire.requests import Notes, Request, RequestTurn, add_note, chat_turns, declared_functions, note_text
+from callstream.wire.transcript import WireCall, text_of
 
 NORMAL_FINISHES = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
 _PARTS: dict[str, Part] = {"tool-call-start": "start", "tool-call-delta": "delta", "tool-call-end": "stop"}
@@ -77,7 +74,7 @@ class Message(msgspec.Struct):
     tool_calls: list[CohereToolCall] | None = None
 
 
-class Answer(msgspec.Struct):
+class ChatAnswer(msgspec.Struct):
     id: str | None = None
     finish_reason: str | None = None
     message: Message | str | None = None
@@ -88,7 +85,7 @@ class Answer(msgspec.Struct):
 class CohereDecoder(Decoder[StreamEvent]):
     wire = "cohere"
     _payloads = msgspec.json.Decoder(StreamEvent)
-    _answers = msgspec.json.Decoder(Answer)
+    _answers = msgspec.json.Decoder(ChatAnswer)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -180,7 +177,7 @@ class CohereDecoder(Decoder[StreamEvent]):
         self._calls.clear()
 
     def _read_whole(self, body: bytes) -> None:
-        answer: Answer = self._decoded(body, self._answers)
+        answer: ChatAnswer = self._decoded(body, self._answers)
         if not isinstance(answer.message, Message):
             raise error_in({"error": answer.error, "message": answer.message}) or WireError(
                 f"expected an answer with a message, got {body[:200]!r}"
@@ -201,9 +198,9 @@ class CohereDecoder(Decoder[StreamEvent]):
 
 
 class CohereCollapser(BlockCollapser):
-    """Plans and thinking are not held: Cohere takes back a message that has them and no call."""
+    """Plans and thinking are not held: Cohere accepts back a message that has them and no call."""
 
-    def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+    def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         call = self._calls.get(pieces[0]) if pieces else None
         if chunk is not None and call is not None and call.collapsed:
             self._withhold(call, _PARTS[chunk.type], chunk.index, frame)
@@ -245,8 +242,8 @@ class Cohere(Provider):
     decoder = CohereDecoder
     collapser = CohereCollapser
 
-    def turns(self, body: bytes) -> Iterator[Turn]:
-        return read_turns(body, self.wire)
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
+        return chat_turns(self.wire, body)
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return declared_functions(request)

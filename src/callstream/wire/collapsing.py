@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ from callstream.events import (
     CallSigned,
     CallStarted,
     DiscardReason,
+    Encoding,
     ReasoningAppended,
     ResponseEnded,
     TextAppended,
@@ -44,9 +45,187 @@ from callstream.events import (
 )
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
-from callstream.wire.passages import Passages, TextForm
-from callstream.wire.slots import CallSlot, CollapsibleCall, NumberedCall, Over, Passing, Reasoning, Slots
 from callstream.wire.thoughts import LoneReasoning, Thoughts
+
+# -- the order in which the parts of a response leave ------------------------------------------------------------------
+
+
+class CollapsibleCall:
+    """A call on its way through the collapser. A wire adds what it keeps of the call's frames."""
+
+    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
+        self.call_id = call_id
+        self.collapsed = collapsed
+        self.name = ""
+        self.provider_id: str | None = None
+        self.signature: str | None = None
+        self.encoding: Encoding = "json"
+        self.args_json = ""
+        self.state: Literal["open", "completed", "left_out"] = "open"
+        self.placed = False  # it has its place in the order
+        self.is_aside = False  # it had one in the body before, and goes on in this
+        self.gone = False  # it was forwarded or left out
+
+    @property
+    def wire_id(self) -> str:
+        """The id in the bytes: the provider's wherever it sent one."""
+        return self.provider_id or self.call_id
+
+    @property
+    def args_text(self) -> str:
+        """The arguments as the wire writes them: JSON text, or the input of a free-text tool itself."""
+        return self.args_json if self.encoding == "json" else msgspec.json.decode(self.args_json, type=str)
+
+
+class NumberedCall(CollapsibleCall):
+    """A call whose block or item has a number in the response."""
+
+    index: int | None = None
+
+
+class Passing:
+    """A frame that leaves when its turn comes. ``counts``: reasoning before it has led to something."""
+
+    __slots__ = ("counts", "frame")
+
+    def __init__(self, frame: Frame, *, counts: bool = True) -> None:
+        self.frame = frame
+        self.counts = counts
+
+
+class CallSlot:
+    """Where a collapsed call leaves, or is left out."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: CollapsibleCall) -> None:
+        self.call = call
+
+
+class Reasoning(Passing):
+    """A frame of reasoning. ``names``: what tells this reasoning from all other in later requests, if the frame has it."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, frame: Frame, *names: object) -> None:
+        super().__init__(frame, counts=False)
+        self.names = [name for name in names if isinstance(name, str) and name]
+
+
+class Over:
+    """The response before it has ended."""
+
+
+Slot: TypeAlias = Passing | CallSlot | Over
+
+
+class Slots(list[Slot]):
+    """Those that wait, in the order of the bytes; only the head ever leaves.
+
+    A frame becomes slots when it arrives and all of its pieces have names, so each slot's place is final from the
+    beginning; what is still open is a question about a call (is it completed?), and the head leaves when its question is
+    answered. At the end of the body every question is answered, so nothing stays behind; or the response pauses, and the
+    calls that are open are placed anew in the next body. Reasoning leaves as it comes; whether it has led to something is
+    known later (``thoughts``).
+    """
+
+    __slots__ = ()
+
+    def place(self, call: CollapsibleCall) -> None:
+        """The call, when it is decided, leaves here."""
+        call.placed, call.is_aside = True, False
+        self.append(CallSlot(call))
+
+    def add_aside(self, frame: Frame) -> None:
+        """A frame that says nothing, such as a ping."""
+        self.append(Passing(frame, counts=False))
+
+    def set_aside(self) -> None:
+        """Removes the calls that are not decided: they are placed anew when they go on."""
+        for slot in [slot for slot in self if not _is_decided(slot)]:
+            assert isinstance(slot, CallSlot)
+            slot.call.placed, slot.call.is_aside = False, True
+            self.remove(slot)
+
+    def pop_decided(self) -> list[Slot]:
+        """The slots at the head, up to the first of which it is not decided what becomes of it."""
+        undecided = next((place for place, slot in enumerate(self) if not _is_decided(slot)), len(self))
+        decided = self[:undecided]
+        del self[:undecided]
+        return decided
+
+
+def _is_decided(slot: Slot) -> bool:
+    if not isinstance(slot, CallSlot):
+        return True
+    slot.call.gone = slot.call.state != "open"
+    return slot.call.gone
+
+
+# -- text that is joined -----------------------------------------------------------------------------------------------
+
+Passage: TypeAlias = tuple[object, ...]
+"""What a frame's text belongs to: only text of the same passage is joined."""
+Joined: TypeAlias = tuple[Frame, dict[str, Any] | None]
+"""A frame, and the payload that it is to be written with; None: its own."""
+
+
+class TextForm(Protocol):
+    """How a wire writes text."""
+
+    def passage_of(self, payload: bytes) -> Passage | None:
+        """Which passage the payload adds text to, None if it holds anything else."""
+
+    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
+        """The payload with another text."""
+
+
+class Passages:
+    """Holds frames of one passage back, and gives them as one.
+
+    The frame that leaves is the last of them with all of the text, because what else it may hold (figures of usage, a
+    number) counts for all before it. A wire says by a strict type which frames hold nothing but text, so that anything
+    unknown in a frame, a signature, a citation, an end, keeps it as it is.
+    """
+
+    def __init__(self, form: TextForm) -> None:
+        self._form = form
+        self._passage: object = None
+        self._texts: list[str] = []
+        self._last = Frame()
+
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._texts)
+
+    def passage_for(self, frame: Frame, text: str) -> Passage | None:
+        """Which passage a frame that said this text may be held for, None if it has to leave as it is."""
+        return self._form.passage_of(frame.payload) if text and frame.payload is not None else None
+
+    def hold(self, frame: Frame) -> Joined | None:
+        """Holds a frame back. Returns what was held of another passage."""
+        assert frame.text is not None
+        passage, text = frame.text
+        held = self.release() if passage != self._passage else None
+        self._passage, self._last = passage, frame
+        self._texts.append(text)
+        return held
+
+    def release(self) -> Joined | None:
+        """What is held, as one frame."""
+        if not self._texts:
+            return None
+        texts, self._texts, self._passage = self._texts, [], None
+        if len(texts) == 1:
+            return self._last, None
+        return self._last, self._form.with_text(codec.decode(self._last.payload or b""), "".join(texts))
+
+
+class StrictText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The root of the types that a wire's frames of text are read as."""
+
+
+# -- the collapser -----------------------------------------------------------------------------------------------------
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -80,8 +259,8 @@ class Collapser(ABC, Generic[C]):
 
     ``collapse`` says by name which calls are to arrive whole; with None nothing is touched or held, so it is to be
     preferred where no tool of the request would be. ``lone`` learns which reasoning led to nothing. ``check`` judges
-    collapsed calls; ``forwards_invalid``: what it refuses is discarded, and forwarded all the same. ``joins_text``: nobody
-    above reads text while it is written, so it is forwarded by the passage, on wires that have a ``text_form``.
+    collapsed calls; ``forwards_invalid``: what it refuses is discarded, and forwarded all the same. ``joins_text``: text
+    is not read above while it is written, so it is forwarded by the passage, on wires that have a ``text_form``.
     """
 
     _call_type: ClassVar[type[Any]] = CollapsibleCall
@@ -119,7 +298,7 @@ class Collapser(ABC, Generic[C]):
     def keep_alive(self) -> bytes:
         """What may be sent while something is held: the wire's own sign of life, so that it counts for the reader above.
 
-        An SDK drops what is no event, and a framework that limits the time between two events does not see it.
+        An SDK drops what is not an event, and a framework that limits the time between two events does not see it.
         """
         return self._framing.keep_alive
 
@@ -127,6 +306,11 @@ class Collapser(ABC, Generic[C]):
     def next_number(self) -> int:
         """The number that the next block of the message would have had, where blocks have numbers."""
         return 0
+
+    @property
+    def items(self) -> list[Any]:
+        """The items that have ended, calls excepted, where a later answer has to list them."""
+        return []
 
     def feed(self, data: bytes) -> Read:
         """Reads bytes of the body. Raises nothing: an error is part of what was read."""
@@ -142,11 +326,11 @@ class Collapser(ABC, Generic[C]):
             except WireError as error:
                 self._passes = True
                 read.error = error
-                left = [frame.raw for frame in frames[number:]] + [self._framing.take_rest()]
+                left = [frame.raw for frame in frames[number:]] + [self._framing.pop_rest()]
                 read.outputs += self._finish([], [])
                 read.outputs += [Output(raw) for raw in left if raw]
                 return read
-            read.outputs += self._take_in(frame, events)
+            read.outputs += self._accept(frame, events)
             read.events += events
         self._decoder.chunk = None  # it may be a while until the next
         return read
@@ -161,6 +345,7 @@ class Collapser(ABC, Generic[C]):
         except WireError as broken:
             events, error = [], broken
         outputs = self._finish(events, frames)
+        self._framing = self._decoder.framing  # another, where the response goes on in another body
         return Read(events, outputs, error)
 
     # -- what a wire defines --
@@ -170,7 +355,7 @@ class Collapser(ABC, Generic[C]):
         return self._decoder.is_bare
 
     @abstractmethod
-    def _take(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
+    def _place(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
         """Gives the parts of the frame their places. ``chunk`` and ``pieces`` are what the decoder has read in it."""
 
     @abstractmethod
@@ -182,7 +367,7 @@ class Collapser(ABC, Generic[C]):
         """A call that is left out; what of its frames has to leave all the same."""
 
     def _passed(self, frame: Frame, value: Any = None) -> bytes:
-        """A frame as it leaves: with another value if one is given, and with the numbers that fit what left before."""
+        """A frame as it leaves: with another value if there is one, and with the numbers that fit what left before."""
         return self._framing.write(frame, None if value is None else codec.encode_line(value))
 
     def _passes_slot(self, slot: Passing) -> list[Output]:
@@ -203,7 +388,7 @@ class Collapser(ABC, Generic[C]):
             read.error = error
         return read
 
-    def _take_in(self, frame: Frame, events: list[WireEvent]) -> list[Output]:
+    def _accept(self, frame: Frame, events: list[WireEvent]) -> list[Output]:
         """What leaves after this frame, which brought these events. A call that does not fit is discarded in them."""
         pieces = self._decoder.pieces
         if self._passages is not None and not pieces:
@@ -233,21 +418,25 @@ class Collapser(ABC, Generic[C]):
     def _finish(self, events: list[WireEvent], frames: Sequence[Frame]) -> list[Output]:
         """What leaves at the end of the body, which brought these events and ended in these frames: everything.
 
-        The decoder has completed or discarded every call by then, at the end of the body as well as when it broke.
+        The decoder has completed or discarded every call by then, at the end of the body as well as when it broke; or it
+        has paused, and the calls that are open leave in the next body.
         """
         if self._collapse is None:
             return []
         self._note(events)
+        is_over = not self._decoder.is_paused
         tail: Frame | None = None
         for frame in frames:
             if frame.payload is None:
                 self._arrive(frame, None, (), over=False)
             else:
                 tail = frame
-        if tail is None:
+        if tail is not None:
+            self._arrive(tail, self._decoder.chunk, self._decoder.pieces, over=is_over)
+        elif is_over:
             self._arrive(None, None, (), over=True)
-        else:
-            self._arrive(tail, self._decoder.chunk, self._decoder.pieces, over=True)
+        if not is_over:
+            self._slots.set_aside()
         return [*self._leave(), *self._release()]
 
     def _note(self, events: list[WireEvent]) -> None:
@@ -287,11 +476,11 @@ class Collapser(ABC, Generic[C]):
             if ended:
                 self._slots.append(Over())
             if arrived is not None and arrived.bytes_ != b"":
-                self._take(arrived, read, owners)
+                self._place(arrived, read, owners)
 
     def _leave(self) -> list[Output]:
         out: list[Output] = []
-        for slot in self._slots.take():
+        for slot in self._slots.pop_decided():
             match slot:
                 case Passing():
                     if isinstance(slot, Reasoning):
@@ -323,7 +512,7 @@ class Collapser(ABC, Generic[C]):
         """The passage and the text of a frame that holds nothing else."""
         if self._passages is None or len(events) != 1 or not isinstance(events[0], TextAppended | ReasoningAppended):
             return None
-        passage = self._passages.takes(frame, events[0].text)
+        passage = self._passages.passage_for(frame, events[0].text)
         return None if passage is None else (passage, events[0].text)
 
     def _pass(self, frame: Frame) -> list[Output]:

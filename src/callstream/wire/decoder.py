@@ -18,9 +18,8 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import WireEvent
-from callstream.wire.argtext import ArgumentText
 from callstream.wire.framing import Frame, Framing, SseFraming
-from callstream.wire.transcript import Transcript
+from callstream.wire.transcript import ArgumentText, Transcript
 
 Chunk = TypeVar("Chunk", bound=msgspec.Struct)
 DONE = b"[DONE]"
@@ -50,6 +49,10 @@ class Decoder(ABC, Generic[Chunk]):
         self.framing = self._framing()
         self.chunk: Chunk | None = None
         """What the frame read last holds, as far as the decoder looks at it; None if it held nothing to read."""
+        self.may_pause = False
+        """Set by whoever reads the next body with this decoder, too, if the response goes on there: see ``continuation``."""
+        self.is_paused = False
+        """Whether a body has ended, and the response has not. ``end`` ends it."""
         self.expects_piece = False
         """Set by the forwarding side while it withholds the pieces of a call: then the next payload is tried as a
         bare piece first, and has to be read only once."""
@@ -61,7 +64,7 @@ class Decoder(ABC, Generic[Chunk]):
 
     @property
     def error(self) -> WireError | None:
-        """What broke the decoder: it has given its last events, and raises this from now on."""
+        """What broke the decoder: it has returned its last events, and raises this from now on."""
         return self._error
 
     @property
@@ -69,8 +72,8 @@ class Decoder(ABC, Generic[Chunk]):
         """Which call each piece of a call in the bytes read last belongs to, in the wire's order.
 
         One entry a piece, empty pieces, ends and repetitions included: a ``functionCall`` part, an entry of
-        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Whoever passes
-        the bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
+        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Code that
+        passes the bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
         """
         return self._transcript.pieces
 
@@ -78,6 +81,15 @@ class Decoder(ABC, Generic[Chunk]):
     def any_end(self) -> bool:
         """Whether one of these pieces is the end of its call."""
         return self._transcript.any_end
+
+    @property
+    def continuation(self) -> str | None:
+        """What a request brings that asks for the rest of this response; None if it has ended, or ends with its body."""
+        return None
+
+    def resume(self) -> None:
+        """The body that comes now goes on where the one before paused."""
+        self.is_paused = False
 
     def text_of(self, call_id: str) -> ArgumentText | None:
         """The argument text of a call as far as it was read; None when the call is completed or discarded."""
@@ -111,27 +123,30 @@ class Decoder(ABC, Generic[Chunk]):
                 for frame in frames
                 if frame.is_finished or frame.error or (frame.payload or b"").startswith(DONE) or _loaded(frame.payload)
             )
+            if self._pauses():
+                return self._transcript.pop()
             self._end_of_body()
             if self._last_payload and not self._transcript.any_response:
                 raise WireError(f"expected a response of the {self.wire} wire, got {self._last_payload[:200]!r}")
         except WireError as error:
             return self._broken(error)
-        return self._transcript.take()
+        return self._transcript.pop()
 
     def whole(self, body: bytes) -> list[WireEvent]:
         """The events of an answer that was not streamed: the same calls that its streamed twin would give."""
         self._raise_if_broken()
+        self._transcript.pieces = []
         try:
             self._read_whole(body)
         except WireError as error:
             return self._broken(error)
-        return self._transcript.take()
+        return self._transcript.pop()
 
     # -- what a wire defines --
 
     @abstractmethod
     def _chunk(self, chunk: Chunk) -> None:
-        """Takes in one chunk of a streamed answer."""
+        """Reads one chunk of a streamed answer."""
 
     def _done(self) -> None:
         """The stream's sentinel. Most wires have an end of their own and need none."""
@@ -142,9 +157,25 @@ class Decoder(ABC, Generic[Chunk]):
 
     @abstractmethod
     def _read_whole(self, body: bytes) -> None:
-        """Takes in a whole answer."""
+        """Reads a whole answer."""
+
+    def _pause(self) -> None:
+        """The body is over, and the response goes on in another. What is open stays open."""
 
     # -- what they share --
+
+    def _pauses(self) -> bool:
+        """Pauses, if the response goes on elsewhere. Not while a call has no name: what follows it waits for that."""
+        self.is_paused = (
+            self.may_pause
+            and not self.is_paused
+            and self.continuation is not None
+            and all(call.name is not None for call in self._transcript.open_calls())
+        )
+        if self.is_paused:
+            self._pause()
+            self.framing = self._framing()
+        return self.is_paused
 
     def _framing(self) -> Framing:
         """How the wire's streamed answers are cut."""
@@ -158,7 +189,7 @@ class Decoder(ABC, Generic[Chunk]):
             self._read(frames)
         except WireError as error:
             return self._broken(error)
-        return self._transcript.take()
+        return self._transcript.pop()
 
     def _read(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
@@ -201,7 +232,7 @@ class Decoder(ABC, Generic[Chunk]):
             return self._second_try(body, decoder, error)
 
     def _second_try(self, payload: bytes, decoder: msgspec.json.Decoder[Any], error: Exception) -> Any:
-        # msgspec refuses lone surrogates, which servers that cut UTF-16 text in two do send; json takes them.
+        # msgspec refuses lone surrogates, which servers that cut UTF-16 text in two do send; json accepts them.
         if isinstance(error, msgspec.ValidationError):
             raise self._unexpected(payload, error)
         try:
@@ -228,7 +259,7 @@ class Decoder(ABC, Generic[Chunk]):
         self._error = error
         self._transcript.finish_calls(normal=False, reason="interrupted", detail=str(error))
         self._transcript.end_messages()
-        events = self._transcript.take()
+        events = self._transcript.pop()
         if not events:
             raise error
         return events

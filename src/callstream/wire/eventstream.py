@@ -108,16 +108,16 @@ class EventStreamFraming(Framing):
                 start += self._total
                 self._total = 0
         except WireError as error:
-            self.take_rest()
+            self.pop_rest()
             return [*frames, Frame(bytes_=body[start:], error=error)]
         del self._waiting[:start]
         return frames
 
     def end(self) -> list[Frame]:
-        rest = self.take_rest()
+        rest = self.pop_rest()
         return [Frame(bytes_=rest, is_finished=False)] if rest else []
 
-    def take_rest(self) -> bytes:
+    def pop_rest(self) -> bytes:
         rest, self._waiting = bytes(self._waiting), bytearray()
         self._total = 0
         return rest

@@ -56,7 +56,7 @@ class Framing(ABC):
     """Cuts one response body, and writes frames of it.
 
     ``keep_alive`` is what may be sent between two frames so that the connection does not fall silent; empty where the
-    readers of this framing take nothing.
+    readers of this framing accept nothing.
     """
 
     keep_alive: ClassVar[bytes] = b""
@@ -70,12 +70,12 @@ class Framing(ABC):
         """What the body ended in. There may be nothing left, and what there is may be cut off."""
 
     @abstractmethod
-    def take_rest(self) -> bytes:
+    def pop_rest(self) -> bytes:
         """The bytes that wait for the end of their frame, for a reader that stops here."""
 
     @abstractmethod
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
-        """The frame as it leaves, with another payload where one is given. To be called in the order of leaving."""
+        """The frame as it leaves, with another payload where there is one. To be called in the order of leaving."""
 
 
 # Two line ends in a row. A LF may be the end of a CRLF; CRLF alone is one line end, so that CR LF is no blank line.
@@ -123,7 +123,7 @@ class SseFraming(Framing):
             if not can_end or _BLANK_LINE.search(self._waiting, self._looked_at) is None:
                 return self._wait_on(data)
             looked_at = self._looked_at
-            data = self.take_rest()
+            data = self.pop_rest()
         frames, rest = self._cut(data, looked_at)
         if len(data) > self._max_frame_bytes:
             frames, rest = self._bounded(frames, rest)
@@ -136,7 +136,7 @@ class SseFraming(Framing):
         return frames
 
     def end(self) -> list[Frame]:
-        rest = self.take_rest()
+        rest = self.pop_rest()
         frames: list[Frame] = []
         if rest:
             frame = self._frame(rest)
@@ -146,7 +146,7 @@ class SseFraming(Framing):
             frames.append(Frame(bytes_=b"", error=_not_events(self._unknown)))
         return frames
 
-    def take_rest(self) -> bytes:
+    def pop_rest(self) -> bytes:
         rest, self._waiting = bytes(self._waiting), bytearray()
         self._waiting_size = self._looked_at = 0
         return rest
@@ -164,7 +164,7 @@ class SseFraming(Framing):
         self._waiting_size += _size(data)
         if self._waiting_size <= self._max_frame_bytes:
             return []
-        return [Frame(bytes_=self.take_rest(), error=self._too_long())]
+        return [Frame(bytes_=self.pop_rest(), error=self._too_long())]
 
     def _cut(self, data: bytes, looked_at: int) -> tuple[list[Frame], bytes]:
         """The frames of the data, and the rest. No blank line ends before ``looked_at``."""

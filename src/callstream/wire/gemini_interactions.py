@@ -19,27 +19,24 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.wire.argtext import json_text
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import Output, changed, read_json
+from callstream.wire.collapsing import Output, Passing, Reasoning, changed, read_json
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame
-from callstream.wire.provider import AnswerKind, Provider
+from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
     Notes,
     Request,
-    Turn,
+    RequestTurn,
     note_text,
     objects_in,
     read_body,
     schemas,
     user_message,
 )
-from callstream.wire.slots import Passing, Reasoning
 from callstream.wire.thoughts import LoneReasoning
-from callstream.wire.transcript import WireCall
-from callstream.wire.whole import IsLeftOut, kept
+from callstream.wire.transcript import WireCall, json_text
 
 NORMAL_STATUSES = frozenset({"completed", "requires_action"})
 CONTINUES = "requires_continuation"
@@ -99,7 +96,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
     def _forget_response(self) -> None:
         self._in_response = False
         self._calls: dict[int | None, WireCall] = {}  # the open ones
-        self._given: dict[WireCall, Any] = {}  # the arguments that the start of a call brought, until it ends
+        self._arguments: dict[WireCall, Any] = {}  # the arguments that the start of a call brought, until it ends
         self._signature: str | None = None  # of the thought before, until a call has taken it
 
     def _chunk(self, chunk: StreamEvent) -> None:
@@ -139,7 +136,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
                 step.name, step.id, signature=step.signature or self._signature
             )
             self._signature = None
-            self._given[call] = step.arguments
+            self._arguments[call] = step.arguments
             self._transcript.piece_of(call)
             return
         self._signature = step.signature
@@ -168,13 +165,13 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
         call = self._calls.pop(index, None)
         if call is not None:
             self._transcript.piece_of(call)
-            self._take_given(call)
+            self._append_arguments(call)
             self._transcript.end_call(call)
 
-    def _take_given(self, call: WireCall) -> None:
-        given = self._given.pop(call, None)
-        if given and call.text.is_blank:
-            self._transcript.append_args(call, json_text(given))
+    def _append_arguments(self, call: WireCall) -> None:
+        arguments = self._arguments.pop(call, None)
+        if arguments and call.text.is_blank:
+            self._transcript.append_args(call, json_text(arguments))
 
     def _append(self, content: Any, *, is_thought: bool) -> None:
         """Appends the text of a content, or of a list of them."""
@@ -193,8 +190,8 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
         if status in (None, CONTINUES):
             self._transcript.believe_ends()
         normal = status in NORMAL_STATUSES
-        for call in list(self._given) if normal else ():
-            self._take_given(call)
+        for call in list(self._arguments) if normal else ():
+            self._append_arguments(call)
         self._transcript.finish_calls(normal=normal, detail=f"status {status}")
         self._end_response(status, usage)
 
@@ -246,7 +243,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
     What the server stores is its own copy, in which that call still is.
     """
 
-    def _take(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+    def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
             self._slots.add_aside(frame)
             return
@@ -304,42 +301,15 @@ class CreateRequest(msgspec.Struct):
     input: str | list[Any] | dict[str, Any] | None = None
 
 
-def _turns(body: bytes) -> Iterator[Turn]:
-    given = read_body("gemini_interactions", body, CreateRequest).input
-    contents: list[Any] = []  # of one message, which are not wrapped into a step
-    for entry in given if isinstance(given, list) else [given]:
-        step = entry if isinstance(entry, dict) else {"type": "text", "text": entry}
-        match step.get("type"):
-            case "user_input":
-                yield Turn("user", _message(step.get("content")))
-            case "function_result":
-                result = ResultReceived(
-                    _text(step.get("call_id")),
-                    _text(step.get("name")),
-                    step.get("result"),
-                    is_error=step.get("is_error") is True,
-                )
-                yield Turn("tool", [result])
-            case kind if kind in CONTENTS:
-                contents.append(step)
-            case str(kind):
-                calls = [(_text(step.get("id")), _text(step.get("name")) or "")] if kind == CALL else []
-                yield Turn(MODEL, [], calls)
-            case _:
-                pass
-    if contents:
-        yield Turn("user", _message(contents))
-
-
 def _message(content: Any) -> list[Any]:
     parts = content if isinstance(content, list) else [content]
     media = [part for part in objects_in(parts) if part.get("type", "text") != "text"]
     return user_message("".join(_texts(parts)), [_text(part.get("mime_type")) or str(part["type"]) for part in media])
 
 
-def _steps(given: Any) -> list[Any]:
+def _steps(sent: Any) -> list[Any]:
     """The input as steps: contents that are not wrapped into one are a message of the user's."""
-    entries = given if isinstance(given, list) else [given]
+    entries = sent if isinstance(sent, list) else [sent]
     contents = [{"type": "text", "text": entry} if isinstance(entry, str) else entry for entry in entries]
     if all(entry.get("type") in CONTENTS for entry in objects_in(contents)):
         return [{"type": "user_input", "content": contents}]
@@ -361,8 +331,31 @@ class GeminiInteractions(Provider):
     decoder = GeminiInteractionsDecoder
     collapser = GeminiInteractionsCollapser
 
-    def turns(self, body: bytes) -> Iterator[Turn]:
-        return _turns(body)
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
+        said = read_body(self.wire, body, CreateRequest).input
+        contents: list[Any] = []  # of one message, which are not wrapped into a step
+        for entry in said if isinstance(said, list) else [said]:
+            step = entry if isinstance(entry, dict) else {"type": "text", "text": entry}
+            match step.get("type"):
+                case "user_input":
+                    yield RequestTurn("user", _message(step.get("content")))
+                case "function_result":
+                    result = ResultReceived(
+                        _text(step.get("call_id")),
+                        _text(step.get("name")),
+                        step.get("result"),
+                        is_error=step.get("is_error") is True,
+                    )
+                    yield RequestTurn("tool", [result])
+                case kind if kind in CONTENTS:
+                    contents.append(step)
+                case str(kind):
+                    calls = [(_text(step.get("id")), _text(step.get("name")) or "")] if kind == CALL else []
+                    yield RequestTurn(MODEL, [], calls)
+                case _:
+                    pass
+        if contents:
+            yield RequestTurn("user", _message(contents))
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         tools = [tool for tool in objects_in(request.fields.get("tools")) if tool.get("type") == "function"]

@@ -13,7 +13,7 @@ It can also end the first answer with a sentence in the place of the calls that 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from callstream import codec
@@ -39,7 +39,7 @@ class Joint(ABC):
 
     def first(self, data: bytes) -> bytes:
         """Bytes of the first answer, without its end."""
-        return b"".join(self._take_first(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
+        return b"".join(self._write_first(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
 
     def drop(self, data: bytes, wire_ids: Collection[str]) -> bytes:
         """Whole frames of the first answer with calls of these ids: what else there is in them, for ``first``."""
@@ -50,23 +50,23 @@ class Joint(ABC):
     def unjoined(self) -> bytes:
         """The end of the first answer, which no other follows."""
         left = [frame.raw if value is None else self._write(frame, self._unjoined(value)) for frame, value in self._end]
-        return b"".join(left) + self._framing.take_rest()
+        return b"".join(left) + self._framing.pop_rest()
 
-    def continue_at(self, number: int) -> None:
-        """The first answer is over; ``number`` would have been that of its next block."""
+    def continue_at(self, number: int, items: Sequence[Any] = ()) -> None:
+        """The first answer is over; ``number`` would have been that of its next block, ``items`` are what it has."""
         self._framing = SseFraming()
 
     def second(self, data: bytes) -> bytes:
         """Bytes of the second answer."""
-        return b"".join(self._take_second(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
+        return b"".join(self._write_second(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
 
     def second_ended(self) -> bytes:
         """What the second answer ended in, where that was no whole frame."""
-        return self._framing.take_rest()
+        return self._framing.pop_rest()
 
     def say(self, saying: Saying, number: int) -> bytes:
         """Text after the first answer, and its end. ``number`` as for ``continue_at``."""
-        rest = self._framing.take_rest()
+        rest = self._framing.pop_rest()
         self.continue_at(number)
         said = [plain_event(self._event_name(value), codec.encode_line(value)) for value in self._speech(saying.text)]
         if saying.is_last_word:
@@ -117,7 +117,7 @@ class Joint(ABC):
 
     # -- what they share --
 
-    def _take_first(self, frame: Frame, value: Any) -> bytes:
+    def _write_first(self, frame: Frame, value: Any) -> bytes:
         if frame.payload is None:
             return frame.raw
         if not isinstance(value, dict):  # chat's [DONE]
@@ -128,7 +128,7 @@ class Joint(ABC):
             self._end.append((frame, end))
         return b"" if after is None else self._write(frame, after)
 
-    def _take_second(self, frame: Frame, value: Any) -> bytes:
+    def _write_second(self, frame: Frame, value: Any) -> bytes:
         if not isinstance(value, dict):
             return frame.raw
         after = self._second(value)

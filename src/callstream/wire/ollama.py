@@ -15,16 +15,26 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.wire.argtext import text_of
-from callstream.wire.collapsing import Collapser, Output, read_json
+from callstream.wire.chunks import ChunkCall, ChunkCollapser, Split
+from callstream.wire.collapsing import Output, changed
 from callstream.wire.decoder import Decoder, reported
-from callstream.wire.framing import Frame, Framing
-from callstream.wire.jsonlines import JsonLinesFraming
-from callstream.wire.openai_chat.requests import add_note, content_message, content_text, declared_functions
-from callstream.wire.provider import AnswerKind, Provider
-from callstream.wire.requests import MODEL, Notes, Request, Turn, note_text, read_body, user_message
-from callstream.wire.slots import CollapsibleCall, Passing
-from callstream.wire.whole import IsLeftOut
+from callstream.wire.framing import Framing
+from callstream.wire.jsonframing import JsonLinesFraming
+from callstream.wire.provider import AnswerKind, IsLeftOut, Provider
+from callstream.wire.requests import (
+    MODEL,
+    Notes,
+    Request,
+    RequestTurn,
+    add_note,
+    content_message,
+    content_text,
+    declared_functions,
+    note_text,
+    read_body,
+    user_message,
+)
+from callstream.wire.transcript import text_of
 
 _COUNTS = (
     "total_duration",
@@ -120,15 +130,18 @@ class OllamaDecoder(Decoder[Line]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class LineCall(CollapsibleCall):
-    """A call and the line that it leaves in, alone. ``frame``: the one that it came in; ``is_alone``: without others."""
+class LineCall(ChunkCall):
+    """A call and the line that it leaves in, alone."""
 
-    line: dict[str, Any]
-    frame: Frame
-    is_alone: bool
+    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
+        super().__init__(call_id, collapsed=collapsed)
+        self.line: dict[str, Any] = {}
+
+    def add(self, part: dict[str, Any]) -> None:
+        self.line = part
 
 
-class OllamaCollapser(Collapser[LineCall]):
+class OllamaCollapser(ChunkCollapser[LineCall]):
     """Calls are whole already. A line with several of them is cut into one for each, the rest of it in the last one.
 
     A collapsed call without an id gets one, so that a program that keeps ids has the journal's.
@@ -136,39 +149,30 @@ class OllamaCollapser(Collapser[LineCall]):
 
     _call_type = LineCall
 
-    def _take(self, frame: Frame, chunk: Line | None, pieces: Sequence[str | None]) -> None:
-        calls = [self._calls[piece] for piece in pieces]
-        if not any(call.collapsed for call in calls):
-            self._slots.append(Passing(frame))
+    def _split(self, chunk: dict[str, Any], calls: Sequence[LineCall | None]) -> Iterator[Split]:
+        if not any(call is not None and call.collapsed for call in calls):
+            yield Split(chunk)
             return
-        line = read_json(frame.payload)
-        message = line["message"]
+        message = chunk["message"]
         entries = message["tool_calls"]
-        for call, entry in zip(calls, entries, strict=True):
-            is_last = entry is entries[-1]
-            rest = {"role": message.get("role"), "content": ""} if not is_last else message
-            kept = {name: line[name] for name in ("model", "created_at") if name in line} if not is_last else line
-            call.line = {
-                **kept,
-                "message": {**rest, "tool_calls": [entry]},
-                "done": is_last and line.get("done") is True,
-            }
-            call.frame, call.is_alone = frame, len(entries) == 1
-            if call.collapsed:
-                self._slots.place(call)
+        first: dict[str, Any] = {name: chunk[name] for name in ("model", "created_at") if name in chunk}
+        for number, (call, entry) in enumerate(zip(calls, entries, strict=True), 1):
+            if number == len(entries):
+                line = {**chunk, "message": {**message, "tool_calls": [entry]}}
             else:
-                self._slots.append(Passing(Frame(frame.payload, b"", self._passed(frame, call.line))))
+                said = {"role": message.get("role"), "content": "", "tool_calls": [entry]}
+                line = {**first, "message": said, "done": False}
+            yield Split(line, call if call is not None and call.collapsed else None)
 
     def _whole(self, call: LineCall) -> list[Output]:
         (entry,) = call.line["message"]["tool_calls"]
-        if entry.get("id") and call.is_alone:
-            return [Output(self._passed(call.frame), (call.call_id,))]
-        written = {**call.line, "message": {**call.line["message"], "tool_calls": [{"id": call.wire_id, **entry}]}}
-        return [Output(self._passed(call.frame, written), (call.call_id,))]
+        named = {"id": None, **entry} | {"id": call.wire_id}
+        written = {**call.line, "message": {**call.line["message"], "tool_calls": [named]}}
+        return [Output(self._passed(call.frame, changed(call.began_in, written)), (call.call_id,))]
 
     def _left_out(self, call: LineCall) -> list[Output]:
         message = {name: value for name, value in call.line["message"].items() if name != "tool_calls"}
-        if not (call.line["done"] or message.get("content") or message.get("thinking")):
+        if not (call.line.get("done") or message.get("content") or message.get("thinking")):
             return []
         return [Output(self._passed(call.frame, {**call.line, "message": message}))]
 
@@ -187,25 +191,6 @@ class RequestMessage(msgspec.Struct):
 
 class OllamaRequest(msgspec.Struct):
     messages: list[RequestMessage] = []
-
-
-def _turns(body: bytes) -> Iterator[Turn]:
-    unanswered: list[tuple[str | None, str]] = []  # ids and names of the calls before
-    for message in read_body("ollama", body, OllamaRequest).messages:
-        match message.role:
-            case "assistant":
-                calls = [(call.id, (call.function or Function()).name or "") for call in message.tool_calls or ()]
-                unanswered = list(calls)
-                yield Turn(MODEL, [], calls)
-            case "tool":
-                call_id, name = _answered(message, unanswered)
-                yield Turn("tool", [ResultReceived(call_id, name, content_text(message.content))])
-            case "user":
-                images = ["image"] * len(message.images or ())
-                text = message.content if isinstance(message.content, str) else ""
-                yield Turn("user", user_message(text, images) if images else content_message(message.content))
-            case _:
-                pass  # the program's own
 
 
 def _answered(message: RequestMessage, unanswered: list[tuple[str | None, str]]) -> tuple[str | None, str | None]:
@@ -227,8 +212,25 @@ class Ollama(Provider):
     collapser = OllamaCollapser
     stream_types = ("application/x-ndjson",)
 
-    def turns(self, body: bytes) -> Iterator[Turn]:
-        return _turns(body)
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
+        unanswered: list[tuple[str | None, str]] = []  # ids and names of the calls before
+        for message in read_body(self.wire, body, OllamaRequest).messages:
+            match message.role:
+                case "assistant":
+                    calls = [(call.id, (call.function or Function()).name or "") for call in message.tool_calls or ()]
+                    unanswered = list(calls)
+                    yield RequestTurn(MODEL, [], calls)
+                case "tool":
+                    call_id, name = _answered(message, unanswered)
+                    yield RequestTurn("tool", [ResultReceived(call_id, name, content_text(message.content))])
+                case "user":
+                    images = ["image"] * len(message.images or ())
+                    text = message.content if isinstance(message.content, str) else ""
+                    yield RequestTurn(
+                        "user", user_message(text, images) if images else content_message(message.content)
+                    )
+                case _:
+                    pass  # the program's own
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
         return declared_functions(request)

@@ -9,17 +9,29 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from callstream.events import RequestEvent, WireEvent
-from callstream.wire.collapsing import Collapser
+from callstream import codec
+from callstream.events import CallCompleted, CallDiscarded, CallStarted, RequestEvent, WireEvent
+from callstream.wire.collapsing import Check, Collapser, judge, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.joining import Joint
-from callstream.wire.requests import Asks, KnownSignature, Notes, RefusedCall, Request, Turn, all_tools, last_turn
+from callstream.wire.requests import (
+    Asks,
+    KnownSignature,
+    Notes,
+    RefusedCall,
+    Request,
+    RequestTurn,
+    all_tools,
+    last_turn,
+)
 from callstream.wire.thoughts import LoneReasoning
-from callstream.wire.whole import IsLeftOut, without_unfinished
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
+IsLeftOut: TypeAlias = Callable[[], bool]
+"""Whether the next call of a whole answer is left out. Asked once for each call, in the order of the bytes."""
+T = TypeVar("T")
 
 
 class Provider(ABC):
@@ -54,7 +66,7 @@ class Provider(ABC):
         return method == "GET" and self.resumed_path is not None and self.resumed_path.search(path) is not None
 
     @abstractmethod
-    def turns(self, body: bytes) -> Iterator[Turn]:
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
         """The conversation in the body of a request. Raises WireError for a body that is not a request of the wire."""
 
     @abstractmethod
@@ -68,6 +80,10 @@ class Provider(ABC):
     def results_in(self, body: bytes) -> list[RequestEvent]:
         """The tool results and the new user messages of a request, in the order of the conversation."""
         return last_turn(self.turns(body))
+
+    def continued(self, request: Request) -> str | None:
+        """What names the response that the request asks for the rest of (``Decoder.continuation``); None if it asks anew."""
+        return None
 
     def is_streamed(self, request: Request) -> bool:
         """Whether the request asks for a streamed answer."""
@@ -87,7 +103,7 @@ class Provider(ABC):
         return request
 
     def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
-        """The same, where a wire has only a beta of the whole request for it. Not every model takes a beta."""
+        """The same, where a wire has only a beta of the whole request for it. Not every model accepts a beta."""
         return self.ask_for_pieces(request, asks)
 
     @abstractmethod
@@ -106,7 +122,11 @@ class Provider(ABC):
 
         Changes ``request.fields``.
         """
-        return []
+        return [call for call in refused if self._restore(request, call)]
+
+    def _restore(self, request: Request, refused: RefusedCall) -> bool:
+        """Puts a call and its refusal beside the calls of its response and their results. False if they are not there."""
+        return False
 
     def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
         """The request without reasoning that led only to calls which were left out, where the provider refuses that."""
@@ -129,7 +149,7 @@ class Provider(ABC):
 
     @abstractmethod
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        """Takes the calls that are left out from a whole answer, and what goes with them."""
+        """Removes the calls that are left out from a whole answer, and what goes with them."""
 
     def without_unfinished(
         self,
@@ -140,11 +160,57 @@ class Provider(ABC):
         collapse: Callable[[str], bool],
         stored: bool = False,
     ) -> bytes:
-        """The whole answer that the decoder has read as these events, without the calls that were not finished."""
-        return without_unfinished(
-            body,
-            decoder.pieces,
-            events,
-            collapse,
-            lambda answer, left_out: self.leave_out(answer, left_out, stored=stored),
-        )
+        """The whole answer that the decoder has read as these events, without the calls that were not finished.
+
+        The laws are those of a collapser: reasoning that led to nothing but such calls is left out with them, what is left
+        keeps its place, the stop reason too, and every other answer passes byte for byte.
+        """
+        names: dict[str, str] = {}
+        left_out: set[str | None] = set()
+        for event in events:
+            if isinstance(event, CallStarted):
+                names[event.call_id] = event.name
+            elif isinstance(event, CallDiscarded) and (event.call_id not in names or collapse(names[event.call_id])):
+                left_out.add(event.call_id)
+        answer = read_json(body) if left_out else None
+        if not isinstance(answer, dict):
+            return body
+        decisions = iter([call_id in left_out for call_id in dict.fromkeys(decoder.pieces)])
+        self.leave_out(answer, lambda: next(decisions, False), stored=stored)
+        return codec.encode_line(answer)
+
+
+def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> Iterator[T]:
+    """The items of a whole response without those that are left out, and without reasoning that led to these alone."""
+    waiting: list[T] = []  # reasoning that may have led to nothing
+    after_left_out = False
+    for item in items:
+        if is_left_out(item):
+            after_left_out = True
+            continue
+        if not is_reasoning(item):
+            yield from waiting
+            yield item
+            waiting = []
+        elif after_left_out:
+            waiting = [item]
+        else:
+            waiting.append(item)
+        after_left_out = False
+    if not after_left_out:
+        yield from waiting
+
+
+def discard_invalid(
+    events: Iterable[WireEvent], collapse: Callable[[str], bool], check: Check | None
+) -> list[WireEvent]:
+    """The events of an answer that was not streamed, in which collapsed calls that do not fit are discarded."""
+    started: dict[str, CallStarted] = {}
+    judged: list[WireEvent] = []
+    for event in events:
+        if isinstance(event, CallStarted) and collapse(event.name):
+            started[event.call_id] = event
+        elif isinstance(event, CallCompleted) and event.call_id in started:
+            event = judge(event, started[event.call_id], check) or event
+        judged.append(event)
+    return judged

@@ -1,14 +1,16 @@
 """What a request says: the tools that it declares, the results of tools, and the new messages of its user.
 
 A request carries the whole conversation. Its last turn is what follows the last word of the model (words that the
-request puts into the model's mouth, at its very end, do not count). Results are given from the whole conversation, in
-order, those of the last turn marked ``latest``; messages from the last turn alone. A result without a name gets that of
+request puts into the model's mouth, at its very end, do not count). Results are those of the whole conversation, in
+order, the ones of the last turn marked ``latest``; messages from the last turn alone. A result without a name gets that of
 the call before it with its id, because ids are used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
@@ -58,6 +60,57 @@ def all_tools(name: str) -> bool:
     return True
 
 
+_NOT_ASKED = frozenset({"metadata", "client_metadata", "user", "prompt_cache_key", "safety_identifier"})
+"""Fields that differ between two processes that ask the same, and that no answer depends on."""
+_MINTED = re.compile(
+    r"(?:adk-|adk_tool_call_|pyd_ai_|call_|toolu_)?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}"
+)
+"""An id that a framework has made up, and makes up anew when it runs again."""
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """A request by what it says. ``parts``: of each of its fields, and of each entry of its lists."""
+
+    whole: str
+    parts: dict[str, str]
+
+    @classmethod
+    def of(cls, path: str, fields: dict[str, Any]) -> Digest:
+        """Keys are sorted, JSON in strings is read, ids that frameworks make up are numbered as they appear."""
+        said = _canonical({name: value for name, value in fields.items() if name not in _NOT_ASKED}, {})
+        parts: dict[str, str] = {"path": _digest(path)}
+        for name, value in said.items():
+            if isinstance(value, list):
+                parts.update({f"{name}/{number}": _digest(entry) for number, entry in enumerate(value)})
+            else:
+                parts[name] = _digest(value)
+        return cls(_digest([path, said]), {name: digest[:8] for name, digest in parts.items()})
+
+    def first_difference(self, before: Mapping[str, str]) -> str:
+        """The first part that is not as it was before."""
+        named = [*self.parts, *(name for name in before if name not in self.parts)]
+        return next((name for name in named if self.parts.get(name) != before.get(name)), "the order of its parts")
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:32]
+
+
+def _canonical(value: Any, ids: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _canonical(value[name], ids) for name in sorted(value)}
+    if isinstance(value, list):
+        return [_canonical(entry, ids) for entry in value]
+    if not isinstance(value, str):
+        return value
+    if value[:1] in ("{", "["):
+        try:
+            return _canonical(msgspec.json.decode(value), ids)
+        except (msgspec.DecodeError, RecursionError):
+            return value
+    return ids.setdefault(value, f"id {len(ids)}") if _MINTED.fullmatch(value) else value
+
+
 class Request:
     """A request on its way to a provider: where it goes, and its body."""
 
@@ -70,16 +123,21 @@ class Request:
         """The object that the body is; an empty one if it is anything else, which is the provider's to refuse."""
         try:
             fields = msgspec.json.decode(self.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return {}
         return fields if isinstance(fields, dict) else {}
+
+    @cached_property
+    def digest(self) -> Digest:
+        """What the request says, whoever says it and in whatever order of keys."""
+        return Digest.of(self.path, self.fields) if self.fields else Digest(_digest([self.path, self.body.hex()]), {})
 
     def rewritten(self) -> Request:
         """The request with a body that says what ``fields`` say by now."""
         return Request(self.path, msgspec.json.encode(self.fields))
 
 
-class Turn(msgspec.Struct):
+class RequestTurn(msgspec.Struct):
     """One entry of the conversation, in no wire's words. ``calls`` are the (id, name) that a model's entry made."""
 
     role: str
@@ -87,7 +145,7 @@ class Turn(msgspec.Struct):
     calls: list[tuple[str | None, str]] = []
 
 
-def last_turn(conversation: Iterable[Turn]) -> list[RequestEvent]:
+def last_turn(conversation: Iterable[RequestTurn]) -> list[RequestEvent]:
     """All tool results of a conversation and the messages of its last turn, in order."""
     turns = list(conversation)
     end = len(turns)
@@ -108,7 +166,7 @@ def last_turn(conversation: Iterable[Turn]) -> list[RequestEvent]:
 
 
 def read_body(wire: str, body: bytes, type_: type[_Body]) -> _Body:
-    """The body as a struct of its wire. Raises WireError if it is none."""
+    """The body as a struct of its wire. Raises WireError if it is not one."""
     try:
         try:
             return msgspec.json.decode(body, type=type_)
@@ -170,7 +228,7 @@ def note_text(notes: Notes) -> str:
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list; none where it is no list."""
+    """The objects of a list; none where it is not a list."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
@@ -181,3 +239,87 @@ def schemas(declarations: Iterable[tuple[dict[str, Any], Any]]) -> dict[str, dic
         for declared, schema in declarations
         if isinstance(declared.get("name"), str)
     }
+
+
+# -- conversations as OpenAI writes them, and others after it ----------------------------------------------------------
+
+
+class ChatFunction(msgspec.Struct):
+    name: str | None = None
+
+
+class ChatToolCall(msgspec.Struct):
+    id: str | None = None
+    function: ChatFunction | None = None
+    custom: ChatFunction | None = None
+
+
+class ChatMessage(msgspec.Struct):
+    role: str = ""
+    content: Any = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[ChatToolCall] | None = None
+
+
+class ChatBody(msgspec.Struct):
+    messages: list[ChatMessage] = []
+
+
+def chat_turns(wire: str, body: bytes) -> Iterator[RequestTurn]:
+    for message in read_body(wire, body, ChatBody).messages:
+        match message.role:
+            case "assistant":
+                calls = [(call.id, call.function or call.custom or ChatFunction()) for call in message.tool_calls or ()]
+                yield RequestTurn(MODEL, [], [(call_id, function.name or "") for call_id, function in calls])
+            case "tool" | "function":
+                yield RequestTurn(
+                    "tool", [ResultReceived(message.tool_call_id, message.name, content_text(message.content))]
+                )
+            case "user":
+                yield RequestTurn("user", content_message(message.content))
+            case _:
+                pass  # system and developer messages are the program's own
+
+
+def declared_functions(request: Request) -> dict[str, dict[str, Any]]:
+    """The JSON Schemas of the functions that a request declares, by name."""
+    return schemas((function, function.get("parameters")) for _, function in functions_in(request))
+
+
+def functions_in(request: Request) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The entries of the request's tools that declare a function, and the functions."""
+    entries = objects_in(request.fields.get("tools"))
+    return [(entry, function) for entry in entries if isinstance(function := entry.get("function"), dict)]
+
+
+def add_note(request: Request, text: str) -> Request | None:
+    """A note at the end of the last message: not every server accepts a user's message after the result of a tool."""
+    last = objects_in(request.fields.get("messages"))[-1:]
+    if not last or last[0].get("role") not in ("user", "tool") or not (content := last[0].get("content")):
+        return None
+    if isinstance(content, str):
+        last[0]["content"] = f"{content}\n\n{text}"
+    else:
+        last[0]["content"] = [*content, {"type": "text", "text": text}]
+    return request.rewritten()
+
+
+def content_message(content: Any) -> list[RequestEvent]:
+    if not isinstance(content, list):
+        return user_message(content if isinstance(content, str) else "", [])
+    parts = [part for part in content if isinstance(part, dict)]
+    media = [str(part.get("type")) for part in parts if part.get("type") not in ("text", "input_text")]
+    return user_message("".join(_texts(parts)), media)
+
+
+def content_text(content: Any) -> Any:
+    """Content as one text where all of it is text; anything else as it is."""
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = _texts(content)
+        return "".join(texts) if len(texts) == len(content) else content
+    return content
+
+
+def _texts(parts: list[dict[str, Any]]) -> list[str]:
+    return [text for part in parts if isinstance(text := part.get("text"), str)]

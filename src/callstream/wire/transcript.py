@@ -1,6 +1,6 @@
 """The events of one response while it is being read.
 
-Decoders tell a transcript what their wire said, in the wire's order; it keeps the laws that all wires share:
+Decoders report to a transcript what their wire said, in the wire's order; it keeps the laws that all wires share:
 
 - a message starts before the first thing in it and ends with the response;
 - a call starts once it has a name; what came before waits;
@@ -15,9 +15,12 @@ Decoders tell a transcript what their wire said, in the wire's order; it keeps t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
+from callstream import codec
 from callstream.calls import numbered
 from callstream.codec import SurrogateJoin, escape_surrogates, is_strict, mistake_in
 from callstream.errors import WireError
@@ -36,7 +39,8 @@ from callstream.events import (
     TextAppended,
     WireEvent,
 )
-from callstream.wire.argtext import ArgumentText, json_text
+from callstream.jsontext.path import Path, has_place
+from callstream.jsontext.writer import JsonWriter
 
 
 class WireCall:
@@ -69,7 +73,7 @@ class WireCall:
 
 
 class Transcript:
-    """Collects events until they are taken."""
+    """Collects events until they are popped."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -88,7 +92,7 @@ class Transcript:
         self.response_message_id: str | None = None
         """The provider's own name for the message, set by the decoder as soon as it is known."""
 
-    def take(self) -> list[WireEvent]:
+    def pop(self) -> list[WireEvent]:
         """The events since the last time."""
         events, self._events = self._events, []
         return events
@@ -158,7 +162,7 @@ class Transcript:
     def name_call(self, call: WireCall, name: str) -> None:
         """The wire has named the call. A call is named once; what waited for the name follows.
 
-        A name that comes after the call was given up changes nothing: what is final stays final.
+        A name that comes after the call was discarded changes nothing: what is final stays final.
         """
         if call.final:
             return
@@ -293,3 +297,151 @@ def _claim(wanted: str, taken: set[str]) -> str:
     free = numbered(wanted, taken)
     taken.add(free)
     return free
+
+
+# -- the text of a call's arguments ------------------------------------------------------------------------------------
+
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_MARK = re.compile(r'["\\\x00-\x1f]')
+_SHORT_ESCAPE = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_BLANK = b" \t\n\r"
+_LOOK = 64
+"""So many bytes tell nearly always whether there is more than white space."""
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON text that can be encoded as UTF-8, lone surrogates as escapes."""
+    try:
+        return codec.encode(value).decode()
+    except RecursionError:
+        raise WireError("expected arguments that are nested less deep") from None
+
+
+def text_of(arguments: Any) -> str:
+    """Arguments as text; some servers send them as an object, or null."""
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else json_text(arguments)
+
+
+class ArgumentText:
+    """Collects the pieces of one call's arguments, and makes them strict as they pass.
+
+    Models write raw line breaks and tabs inside JSON strings, which JSON forbids. They are escaped here, so that the text
+    that leaves is strict and every later reader agrees. Where strings begin and end is only worked out when a control
+    character shows up, and then from where the last look ended: every character is looked at once.
+    """
+
+    __slots__ = ("_escaped", "_in_string", "_scanned", "_text")
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._scanned = 0  # bytes of it
+        self._in_string = False
+        self._escaped = False
+
+    def append(self, text: str) -> str:
+        """Adds a piece and returns it as strict text."""
+        if not text.isprintable() and _CONTROL.search(text):  # the first answers at once for nearly every piece
+            self._scan(codec.from_utf8(self._text[self._scanned :]))
+            text = self._scan(text)
+            self._text += codec.utf8(text)
+            self._scanned = len(self._text)
+        else:
+            self._text += text.encode()  # the caller has escaped surrogates
+        return text
+
+    def append_raw(self, text: str) -> str:
+        """Adds a piece of free text, which is left as it is."""
+        self._text += codec.utf8(text)
+        return text
+
+    def join(self) -> str:
+        return codec.from_utf8(self._text)
+
+    @property
+    def is_blank(self) -> bool:
+        return not self._text[:_LOOK].strip(_BLANK) and not self._text.strip(_BLANK)
+
+    def ends_with(self, character: str) -> bool:
+        """Whether the text ends so, white space aside."""
+        end = self._text[-_LOOK:].rstrip(_BLANK) or self._text.rstrip(_BLANK)
+        return end.endswith(character.encode())
+
+    def _scan(self, text: str) -> str:
+        strict: list[str] = []
+        copied = 0
+        skip = 1 if self._escaped and text else 0
+        self._escaped = self._escaped and not text
+        for mark in _MARK.finditer(text):
+            at = mark.start()
+            if at < skip:
+                continue
+            character = mark[0]
+            if character == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                continue
+            elif character == "\\":
+                skip = at + 2
+            else:
+                strict += (text[copied:at], _SHORT_ESCAPE.get(character) or f"\\u{ord(character):04x}")
+                copied = at + 1
+        self._escaped = self._escaped or skip > len(text)
+        if not strict:
+            return text
+        strict.append(text[copied:])
+        return "".join(strict)
+
+
+# -- calls whose arguments may come before their name ------------------------------------------------------------------
+
+
+class Piece(Protocol):
+    """A piece of a call, which may have the call's name."""
+
+    @property
+    def name(self) -> str | None: ...
+
+
+PieceT = TypeVar("PieceT", bound=Piece)
+
+
+class PiecewiseCall(ABC, Generic[PieceT]):
+    """A call whose arguments come in pieces. While it has no name it has no schema either, and its pieces wait.
+
+    Such a call can mean a declared tool whose schema has every place that its arguments name.
+    """
+
+    def __init__(self, call: WireCall, tools: Mapping[str, dict[str, Any]]) -> None:
+        self.call = call
+        self.writer = JsonWriter(tools.get(call.name or ""))
+        self._tools = tools
+        self._waiting: list[PieceT] = []
+
+    @abstractmethod
+    def text_of(self, piece: PieceT) -> str:
+        """The argument text that a piece adds."""
+
+    @abstractmethod
+    def paths_in(self, piece: PieceT) -> Iterator[Path]:
+        """Every place in the arguments that a piece names."""
+
+    def add(self, piece: PieceT, transcript: Transcript) -> None:
+        if self.call.name is not None:
+            transcript.append_args(self.call, self.text_of(piece))
+            return
+        self._waiting.append(piece)
+        paths = (path for waiting in self._waiting for path in self.paths_in(waiting))
+        names = [piece.name] if piece.name else tools_that_fit(self._tools, paths)
+        if len(names) == 1:
+            self.writer = JsonWriter(self._tools.get(names[0]))
+            transcript.name_call(self.call, names[0])
+            for waiting in self._waiting:
+                transcript.append_args(self.call, self.text_of(waiting))
+
+
+def tools_that_fit(tools: Mapping[str, Mapping[str, Any]], paths: Iterable[Path]) -> list[str]:
+    """The names of the tools that have all of these paths, in the order of the declarations."""
+    seen = list(paths)
+    return [name for name, schema in tools.items() if all(has_place(schema, path) for path in seen)]

@@ -98,14 +98,18 @@ async def test_a_run_ends_after_the_call_of_the_session_service_that_it_is_in(
         await agent.close()
 
 
+@pytest.mark.parametrize("same_driver", [True, False])
 async def test_the_next_run_of_a_thread_waits_for_what_a_stopped_one_still_writes(
-    cs: Callstream, models: Models
+    cs: Callstream, models: Models, same_driver: bool
 ) -> None:
-    """Else it would read a session that lacks that, and its own words would be refused or lost."""
+    """Else it would read a session that lacks that, and its own words would be refused or lost.
+
+    A server has a driver of its own, and so has an ``ADKAgent`` that a program runs beside it.
+    """
     sessions = SlowSessions()
     async with scripted("gemini", [[Text("Done."), Finish()]]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions)
-        driver = Driver(cs, DriverSettings())
+        driver = Driver(cs.engine, DriverSettings())
         client = Client(agent)
         client.messages.append({"id": "1", "role": "user", "content": "First"})
         first = await driver.begin(partial(agent.begin, client.input(), exclusive=True))
@@ -114,7 +118,8 @@ async def test_the_next_run_of_a_thread_waits_for_what_a_stopped_one_still_write
         while await cs.journal.runs(active=True):  # noqa: ASYNC110
             await asyncio.sleep(0)
         client.messages.append({"id": "2", "role": "user", "content": "Second"})
-        second = await driver.begin(partial(agent.begin, client.input(), exclusive=True))
+        other = driver if same_driver else Driver(cs.engine, DriverSettings())
+        second = await other.begin(partial(agent.begin, client.input(), exclusive=True))
         for _ in range(100):
             await asyncio.sleep(0)
         assert not sessions.finished.is_set()
@@ -127,6 +132,7 @@ async def test_the_next_run_of_a_thread_waits_for_what_a_stopped_one_still_write
         (row,) = await cs.journal.runs(run_id=second)
         assert row.outcome == "finished"
         await driver.aclose()
+        await other.aclose()
         await agent.close()
 
 

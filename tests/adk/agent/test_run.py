@@ -17,8 +17,9 @@ from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import Gemini
 
-from callstream import Callstream, Progress, Streamed, no_progress, tool
+from callstream import Callstream, Progress, Streamed, current_run, no_progress, tool
 from callstream.adk import ADKAgent
+from callstream.events import ArgsAppended, CallDiscarded, CallStarted, MessageStarted, RunResumed, TextAppended
 from callstream.testing import Finish, HttpError, Text, ToolCall
 from tests.adk.hosting import PATHS, FakeLlm, Models, agent_of, scripted
 from tests.adk.test_signatures import Forgetful, signatures_in
@@ -282,6 +283,37 @@ async def test_messages_snapshot(cs: Callstream, models: Models) -> None:
         events = await client.send("two")
     assert kinds(events)[-2:] == ["MESSAGES_SNAPSHOT", "RUN_FINISHED"]
     assert [message["content"] for message in events[-2]["messages"]] == ["one", "First.", "two", "Second."]
+
+
+@pytest.mark.parametrize("options", [{}, {"streaming_function_call_arguments": False, "emit_messages_snapshot": True}])
+async def test_a_response_that_another_process_asks_for_again_is_taken_back(
+    cs: Callstream, models: Models, options: dict[str, Any]
+) -> None:
+    async def go_on() -> str:
+        """Leaves what a process leaves that dies in the middle of a response, and goes on."""
+        run = current_run()
+        assert run is not None
+        await run.record([MessageStarted("half"), TextAppended("half", "Half")])
+        await run.record(
+            [CallStarted("half-call", "write", "half-call", message_id="half"), ArgsAppended("half-call", "{")]
+        )
+        await run.record([RunResumed(2, ("half",)), CallDiscarded("half-call", "interrupted")])
+        return "done"
+
+    async with scripted("gemini", [[Text("First."), Finish()], [ToolCall("go_on", {}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), go_on), **options))
+        await client.send("one")
+        events = await client.send("two")
+    place = next(number for number, event in enumerate(events) if event["type"] == "MESSAGES_SNAPSHOT")
+    snapshot, ended = events[place : place + 2]
+    assert [message.get("content") for message in snapshot["messages"]][:3] == ["one", "First.", "two"]
+    assert "half" not in [message["id"] for message in snapshot["messages"]]
+    assert (ended["type"], ended["toolCallId"]) == ("TOOL_CALL_END", "half-call")
+    assert not any(event.get("toolCallId") == "half-call" for event in events[place + 2 :])
+    assert [each["content"] for each in client.messages if each["role"] == "assistant" and each["content"]] == [
+        "First.",
+        "Done.",
+    ]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -3,7 +3,7 @@
 // A case is a client's life: {"steps": [{"how": "run" | "connect", "body": <SSE text>, "add": [<messages>],
 // "resume": [<entries>]}], "messages": [...]}. The bytes pass the client's whole pipeline: framing, enforcement,
 // verification, reducer. A verdict has, for every step, the messages and the state afterwards, what the client made of the
-// run's end, the arguments it parsed at TOOL_CALL_END, its error if it refused the stream, and every warning it gave.
+// run's end, the arguments it parsed at TOOL_CALL_END, the calls whose tools it would run, its error if it refused the stream, and every warning it gave.
 
 import { createInterface } from "node:readline";
 import { HttpAgent } from "@ag-ui/client";
@@ -58,9 +58,10 @@ async function judged({ steps, messages }) {
     warnings = [];
     body = step.body;
     for (const message of step.add ?? []) add(agent, message);
-    const verdict = { ended: null, args: {}, results: [], error: null };
+    const verdict = { ended: null, args: {}, made: [], results: [], error: null };
     const watch = {
       onToolCallEndEvent: ({ event, toolCallArgs }) => void (verdict.args[event.toolCallId] = toolCallArgs),
+      onNewToolCall: ({ toolCall }) => void verdict.made.push(toolCall.id),
       onToolCallResultEvent: ({ event }) => void verdict.results.push(event.toolCallId),
       onRunFinishedEvent: ({ outcome, pendingToolCallIds, interrupts }) =>
         void (verdict.ended = { outcome, pendingToolCallIds, interrupts }),

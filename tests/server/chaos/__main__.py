@@ -19,9 +19,11 @@ def main() -> int:
     parser.add_argument(
         "--workers", type=int, default=1, help="one address with so many workers, instead of two replicas"
     )
+    parser.add_argument("--go-on", action="store_true", help="replicas go on with the runs of dead ones")
     given = parser.parse_args()
     with postgres_server() as server:
         chaos = Chaos(server.get_uri(), given.threads, given.turns, given.kills, given.seed, given.lease, given.workers)
+        chaos.goes_on = given.go_on
         asyncio.run(chaos.play())
     print(chaos.line(), flush=True)
     return 0 if chaos.is_well else 1

@@ -17,7 +17,9 @@ from google.adk.sessions import DatabaseSessionService
 
 from callstream.agui import Conversation
 from callstream.calls import FINAL, CallState
+from callstream.events import RunResumed
 from callstream.journal import Journal, open_journal
+from callstream.runtime.continuing import INTERRUPTED
 from callstream.testing import ScriptedProvider
 
 from .fleet import Fleet, Replica, Workers
@@ -34,6 +36,7 @@ class Chaos:
     ) -> None:
         self._url = url
         self._workers = workers
+        self.goes_on = False
         self._turns = turns
         self._wanted_kills = kills
         self._lease = lease
@@ -72,6 +75,7 @@ class Chaos:
                     *("--journal", journal_url, "--provider", model.base_url, "--log", str(log)),
                     *("--sessions", sessions_url, "--lease", str(self._lease)),
                 ]
+                arguments += ["--go-on"] if self.goes_on else []
                 chance = random.Random(self._chance.random())
                 several = [Workers(arguments, self._workers, chance)]
                 fleet = Fleet(several if self._workers > 1 else [Replica(arguments) for _ in range(2)], chance)
@@ -145,8 +149,10 @@ class Chaos:
             if messages != expected:
                 self.lost.add(thread_id)
                 print(f"LOST: {thread_id}: {who} has {_difference(messages, expected)}", flush=True)
+        void = await _void(journal, thread_id)
         for glimpse in watched.glimpses():
-            if (vanished := _vanished(plain(glimpse), expected)) is not None:
+            seen = [message for message in glimpse if message["id"] not in void]
+            if (vanished := _vanished(plain(seen), expected)) is not None:
                 self.lost.add(thread_id)
                 print(f"LOST: {thread_id}: what was shown is gone: {vanished}", flush=True)
         runs = await journal.runs(thread_id=thread_id)
@@ -181,7 +187,7 @@ class Chaos:
         failed = {
             (call["call"].thread_id, call["name"])
             for call in self._executed
-            if call["state"] == "failed" and call["call"].error == "interrupted"
+            if call["state"] == "failed" and call["call"].error in ("interrupted", INTERRUPTED)
         }
         for thread_id, name in sorted(self._plan.interrupted - failed):
             self._tally.complain(f"{thread_id}: the model was told that {name} was interrupted, and it never was")
@@ -199,6 +205,14 @@ class Chaos:
             print(f"WRONG: {what}", flush=True)
         told = f"interrupted of {len(self._plan.interrupted)} tools, no answer yet {len(self._plan.unanswered)} times"
         print(f"  tools ran {starts.total()} times, for {len(starts)} calls; the model was told: {told}", flush=True)
+
+
+async def _void(journal: Journal, thread_id: str) -> set[str]:
+    """The messages that were cut with a replica, and written anew by another one."""
+    runs = [run.run_id for run in await journal.runs(thread_id=thread_id)]
+    events = [record.event for record in await journal.read_whole(runs)]
+    messages = [message for event in events if isinstance(event, RunResumed) for message in event.void]
+    return {*messages, *(f"reasoning-{message}" for message in messages)}
 
 
 async def _make_session_tables(url: str) -> None:

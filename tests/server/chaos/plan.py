@@ -10,6 +10,7 @@ import random
 import time
 from typing import Any
 
+from callstream.runtime.continuing import INTERRUPTED
 from callstream.testing import Finish, Parallel, ReceivedRequest, Script, Text, Thought, ToolCall
 
 WORDS = [
@@ -93,7 +94,7 @@ class Plan:
 
     def _check(self, label: str, response: dict[str, Any]) -> None:
         told = response["response"]
-        if told == {"error": "interrupted"}:
+        if told in ({"error": "interrupted"}, {"error": INTERRUPTED}):
             self.interrupted.add((label.partition(" ")[0], response["name"]))
             return
         if told == {"status": "no answer yet"} and response["name"] == "approve":

@@ -64,6 +64,7 @@ async def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--lease", type=float, required=True)
+    parser.add_argument("--go-on", action="store_true", help="with the runs of dead replicas")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--control", type=int, help="of a worker: its socket that is shared with the supervisor")
     given = parser.parse_args()
@@ -80,7 +81,7 @@ async def main() -> None:
         callstream=callstream,
         session_service=DatabaseSessionService(given.sessions, pool_size=15, max_overflow=15, pool_timeout=120),
     )
-    settings = ServerSettings(heartbeat_seconds=2.0, busy_wait=20.0)
+    settings = ServerSettings(heartbeat_seconds=2.0, busy_wait=20.0, continue_runs=given.go_on)
     app = create_app(agent, settings=settings)
     if given.control is not None:
         await serve(app, sockets=[], control=socket.socket(fileno=given.control), log_level="error")

@@ -45,7 +45,7 @@ async def replicas(script: list[Any], url: str, folder: Path) -> AsyncIterator[t
         await service.list_sessions(app_name="chaos")
     async with ScriptedProvider("gemini", script, stream_args_unasked=True, deltas_per_second=50) as provider:
         arguments = ["--journal", f"{url}&schema=replicas", "--sessions", sessions, "--provider", provider.base_url]
-        arguments += ["--log", str(folder / "log"), "--lease", str(LEASE)]
+        arguments += ["--log", str(folder / "log"), "--lease", str(LEASE), "--go-on"]
         fleet = Fleet([Replica(arguments) for _ in range(2)], random.Random(1))
         try:
             await fleet.start()
@@ -76,6 +76,7 @@ async def test_replicas_share_streams_answers_stops_and_deaths(postgres: str, tm
         [Text("Thank you."), Finish()],
         waits,  # a stop
         waits,  # a death
+        [Text("Gone on."), Finish()],
         [Text("Back again."), Finish()],
     ]
     async with replicas(script, postgres, tmp_path) as ((one, other), http):
@@ -104,7 +105,7 @@ async def test_replicas_share_streams_answers_stops_and_deaths(postgres: str, tm
             assert answer.status_code == 202
             assert (await stream.all())[-1]["outcome"] == {"type": "cancelled"}
 
-        # The death of one: who watches the run from the other sees it end, and the thread goes on there.
+        # The death of one: who watches the run from the other sees it go on there, and the thread, too.
         async with posted(http, one, "/agui", run_input("Go", thread="c")) as stream:
             await stream.until("TOOL_CALL_ARGS")
             async with posted(http, other, "/threads/c/connect") as joined:
@@ -113,7 +114,8 @@ async def test_replicas_share_streams_answers_stops_and_deaths(postgres: str, tm
                 async with asyncio.timeout(LEASE + 30):
                     client = folded([*begun, *await joined.all()])
         assert client.ended is not None
-        assert (client.ended["type"], client.ended["code"]) == ("RUN_ERROR", "interrupted")
+        assert (client.ended["type"], client.ended["outcome"]) == ("RUN_FINISHED", {"type": "success"})
+        assert [message["content"] for message in client.messages if message["role"] == "assistant"] == ["Gone on."]
         messages = [*client.messages, {"id": "again", "role": "user", "content": "Again"}]
         async with posted(http, other, "/agui", run_input(None, thread="c", messages=messages)) as stream:
             texts = [event["delta"] for event in await stream.all() if event["type"] == "TEXT_MESSAGE_CONTENT"]

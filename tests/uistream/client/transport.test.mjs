@@ -69,6 +69,22 @@ for (const [sdk, ai] of Object.entries({ ai6, ai7 })) {
   test(`a message of ${sdk} is the same wherever its second step is cut`, () => checkSteps(ai));
 }
 
+test("a call that had its output when the page was loaded is not made available by the run that is sent again", async () => {
+  const call = { toolCallId: "c", toolName: "write" };
+  const output = { type: "tool-output-available", toolCallId: "c", output: {} };
+  const input = [{ type: "tool-input-start", ...call }, { type: "tool-input-delta", toolCallId: "c", inputTextDelta: "{}" }];
+  const available = { type: "tool-input-available", ...call, input: {} };
+  const [start, step, ...rest] = RUN;
+  const turn = [start, step, ...input, output, lost()];
+  const run = [start, step, ...input, available, output, { type: "finish-step" }, step, ...rest];
+  const [healed] = transport(turn, run);
+  const types = [];
+  for await (const chunk of await healed.reconnectToStream(given)) types.push(chunk.type);
+  assert.equal(types.filter((type) => type === "tool-input-start").length, 1);
+  assert.equal(types.includes("tool-input-available"), false);
+  assert.deepEqual(types.slice(-2), ["finish-step", "finish"]);
+});
+
 async function checkSteps(ai) {
   const first = { type: "text-start", id: "text-0" };
   const step = [{ type: "start-step" }, first, { type: "text-delta", id: "text-0", delta: "Hm." }, { type: "text-end", id: "text-0" }];

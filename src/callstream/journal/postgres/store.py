@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -95,6 +95,9 @@ class PostgresTables:
             return []
         rows = await self._connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], limit)
         return [RunFacts(*row) for row in rows]
+
+    async def take_over(self, run_keys: Sequence[int]) -> None:
+        await self._connection.execute(self._sql["take_over"], self._writer, run_keys)
 
     async def write(self, plan: Plan) -> None:
         columns = zip(*plan.records, strict=True)
@@ -300,14 +303,25 @@ class PostgresStore:
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
-    async def sweep(self, limit: int) -> list[str]:
+    async def sweep(self, limit: int, patience: float) -> list[str]:
         async with self._link.reading() as connection, connection.transaction():
             tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
             try:
-                return await self._writer.sweep(tables, limit, time.time())
+                return await self._writer.sweep(tables, limit, time.time(), patience)
             except Stale as stale:
                 # An answer of another run came between; the next sweep finds the run again.
                 raise StoreAway(f"{self.where} changed while it was swept") from stale
+
+    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
+        async with self._link.reading() as connection, connection.transaction():
+            tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
+            return await self._writer.adopt(tables, apps, limit)
+
+    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+        async with self._link.reading() as connection:
+            for (writer,) in await connection.fetch(self._sql["writers"]):
+                if writer != self._writer.name and is_gone(writer):
+                    await connection.execute(self._sql["release_leases"], writer)
 
     async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         async with self._link.reading() as connection:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,7 @@ import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
+from callstream.journal import processes
 from callstream.journal.follow import Followers
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.rows import RecordColumns, Source, Stored
@@ -186,9 +187,32 @@ class SqliteStore:
 
     # -- housekeeping --------------------------------------------------------------------------------------------------
 
-    async def sweep(self, limit: int) -> list[str]:
+    async def sweep(self, limit: int, patience: float) -> list[str]:
         with self._file.transaction() as run:
-            return await self._writer.sweep(SqliteTables(run, self._writer.name), limit, time.time())
+            return await self._writer.sweep(SqliteTables(run, self._writer.name), limit, time.time(), patience)
+
+    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
+        with failure(self.where):
+            parameters = {"writer": self._writer.name, "limit": 1}
+            if self._file.connection.execute(_SQL["orphaned_runs"], parameters).fetchone() is None:
+                return []  # without the lock
+        with self._file.transaction() as run:
+            # Leases are judged by the wall clock, which may be set: a process that has not given its own back is looked at.
+            holders = {writer for (writer,) in run(_SQL["writers"]).fetchall()}
+            return await self._writer.adopt(
+                SqliteTables(run, self._writer.name),
+                apps,
+                limit,
+                lambda writer: writer in holders and processes.lives(writer),
+            )
+
+    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+        with failure(self.where):
+            holders = self._file.connection.execute(_SQL["writers"]).fetchall()
+        for (writer,) in holders:
+            if writer != self._writer.name and is_gone(writer):
+                with self._file.transaction() as run:
+                    run(_SQL["release_leases"], {"writer": writer})
 
     async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         with self._file.transaction() as run:
@@ -267,6 +291,9 @@ class SqliteTables:
 
     async def orphans(self, limit: int) -> Iterable[RunFacts]:
         return map(_facts, self._run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": limit}).fetchall())
+
+    async def take_over(self, run_keys: Sequence[int]) -> None:
+        self._run(_SQL["take_over"], {"writer": self._writer, "run_keys": _json(run_keys)})
 
     async def write(self, plan: Plan) -> None:
         run = self._run

@@ -48,6 +48,9 @@ export class Call {
     this.author = author;
     /** in how many other calls, one in the other, it was made */
     this.depth = 0;
+    this.messageId = event.message_id ?? record.response_id ?? `message-${event.call_id}`;
+    /** whether its response was cut when the run's process died: the model was asked again */
+    this.isVoid = false;
     this.runId = record.run_id;
     this.isText = event.encoding === "text";
     /** @type {CallState} */

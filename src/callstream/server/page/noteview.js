@@ -15,6 +15,9 @@ export class NoteView {
       case "answer":
         this.element = answerNote(note);
         break;
+      case "resumed":
+        this.element = element("p", { class: "note resumed" }, resumedText(note.event));
+        break;
       case "state": {
         const tree = new JsonTree("state");
         const isPatch = note.event.patch !== undefined;
@@ -26,6 +29,12 @@ export class NoteView {
   }
 
   update() {}
+}
+
+/** @param {import("./record.js").RunEvent} event */
+function resumedText({ attempt, void: messages }) {
+  const cut = messages === undefined || messages.length === 0 ? "" : "; the response that was cut is void, the model is asked again";
+  return `attempt ${attempt}: another process goes on with the run${cut}`;
 }
 
 /** @param {import("./record.js").MessageEvent} event */

@@ -14,6 +14,7 @@
  * @typedef {object} CallEvent
  * @property {string} type
  * @property {string} call_id
+ * @property {string} [message_id]
  * @property {string} [name]
  * @property {string} [provider_id]
  * @property {string} [within] the call whose tool asked the model
@@ -50,6 +51,8 @@
  * @property {string} [principal]
  * @property {unknown} [snapshot]
  * @property {unknown[]} [patch]
+ * @property {number} [attempt] 2 where the first other process goes on with the run
+ * @property {string[]} [void] the messages of responses that were cut, which count no more
  * @property {"finished" | "failed" | "cancelled"} [outcome]
  * @property {string} [reason]
  */

@@ -74,7 +74,8 @@ export class RunView {
     this.element.dataset.outcome = state;
     setText(this.#badgeText, state);
     const seconds = run.endedAt === null ? null : run.endedAt - run.startedAt;
-    const facts = [clock(run.startedAt), seconds === null ? "" : span(seconds), counted(run.records.length, "record")];
+    const attempt = run.attempt === 1 ? "" : `attempt ${run.attempt}`;
+    const facts = [clock(run.startedAt), seconds === null ? "" : span(seconds), counted(run.records.length, "record"), attempt];
     setText(this.#facts, facts.filter((fact) => fact !== "").join(" · "));
     const isActive = run.outcome === null;
     setText(this.#feed, isActive ? FEED_NAMES[run.feedState] : "");
@@ -88,7 +89,9 @@ export class RunView {
 
   /** @param {Item} item */
   updateItem(item) {
-    this.#views.get(item)?.update();
+    const view = this.#views.get(item);
+    view?.update();
+    if (item.isVoid && view !== undefined) markVoid(view.element);
   }
 
   /** @param {Item} item */
@@ -110,6 +113,7 @@ export class RunView {
     row.classList.toggle("is-nested", item.depth > 0);
     row.style.setProperty("--depth", `${item.depth}`);
     this.#list.append(row);
+    if (item.isVoid) markVoid(view.element);
   }
 
   /**
@@ -129,6 +133,13 @@ export class RunView {
     }
     this.#records.update();
   }
+}
+
+/** @param {HTMLElement} shown of an item, in its row */
+function markVoid(shown) {
+  if (shown.classList.contains("is-void")) return;
+  shown.classList.add("is-void");
+  shown.prepend(element("span", { class: "chip void-mark" }, "void"));
 }
 
 /**

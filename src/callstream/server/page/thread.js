@@ -33,6 +33,9 @@ export class Saying {
     this.attachments = [];
     /** in how many calls, one in the other, it was said */
     this.depth = 0;
+    this.messageId = record.event.message_id ?? "";
+    /** whether its response was cut when the run's process died: the model was asked again */
+    this.isVoid = false;
   }
 
   /** @param {string} text */
@@ -48,10 +51,10 @@ export class Saying {
   }
 }
 
-/** Something that happened and stays as it is: the end of a response, a change of state, an answer to an earlier call. */
+/** Something that happened and stays as it is: a response ended, the state changed, a call was answered, a process goes on. */
 export class Note {
   /**
-   * @param {"response" | "state" | "answer"} kind
+   * @param {"response" | "state" | "answer" | "resumed"} kind
    * @param {Record} record
    * @param {Call | null} [call] the one that was answered
    */
@@ -61,6 +64,8 @@ export class Note {
     this.event = record.event;
     this.call = call;
     this.depth = 0;
+    this.messageId = "";
+    this.isVoid = false;
   }
 }
 
@@ -73,6 +78,8 @@ export class Run {
     this.endedAt = row.ended_at;
     this.outcome = row.outcome;
     this.reason = row.reason;
+    /** how many processes have worked on it */
+    this.attempt = 1;
     /** @type {Record[]} */
     this.records = [];
     /** @type {Item[]} */
@@ -83,6 +90,8 @@ export class Run {
     this.writing = new Map();
     /** @type {Map<string, string>} the call whose tool asked for a response, by response */
     this.nested = new Map();
+    /** @type {Map<string, string>} the same by message */
+    this.within = new Map();
     /** @type {import("./feed.js").FeedState} whether its records come */
     this.feedState = "connecting";
     /** the place in the run up to which its records are folded */
@@ -190,6 +199,7 @@ export class Thread {
       run.items = [];
       run.writing = new Map();
       run.nested = new Map();
+      run.within = new Map();
       run.foldedTo = run.lastSeq;
       const inOrder = run.records.toSorted((a, b) => placeOf(a) - placeOf(b));
       for (const record of inOrder) this.#fold(run, record);
@@ -203,7 +213,10 @@ export class Thread {
   #fold(run, record) {
     const { event } = record;
     run.author ??= record.author ?? null;
-    if (event.within !== undefined) run.nested.set(record.response_id ?? "", event.within);
+    if (event.within !== undefined) {
+      run.nested.set(record.response_id ?? "", event.within);
+      run.within.set(event.message_id ?? "", event.within);
+    }
     switch (event.type) {
       case "run_started":
         run.startedAt = record.at;
@@ -213,6 +226,11 @@ export class Thread {
         run.reason = event.reason ?? null;
         run.endedAt = record.at;
         for (const saying of run.writing.values()) this.#finish(saying);
+        return;
+      case "run_resumed":
+        run.attempt = event.attempt ?? 1;
+        this.#makeVoid(run, new Set(event.void));
+        this.#add(run, new Note("resumed", record), record);
         return;
       case "message_received":
         this.#received(run, record);
@@ -241,6 +259,22 @@ export class Thread {
       }
     }
     if (event.call_id !== undefined) this.#called(run, record);
+  }
+
+  /**
+   * What counts no more stays in its place, with what the tools of its calls have asked models for.
+   *
+   * @param {Run} run
+   * @param {Set<string>} messages
+   */
+  #makeVoid(run, messages) {
+    for (const item of run.items) {
+      const within = this.calls.get(run.within.get(item.messageId) ?? "");
+      if (!messages.has(item.messageId) && !within?.isVoid) continue;
+      item.isVoid = true;
+      this.#endSaying(run, item.messageId);
+      this.changed.add(item);
+    }
   }
 
   /**

@@ -29,6 +29,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
     model = "gpt-5-2025-08-07"
     path = re.compile(r"/responses$")
     place = "/v1/responses"
+    resumed_path = re.compile(r"/responses/[^/]+$")
 
     @classmethod
     def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:

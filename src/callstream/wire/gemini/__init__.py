@@ -1,19 +1,395 @@
-"""Gemini ``streamGenerateContent`` and ``generateContent``, on AI Studio and on Vertex."""
+"""Gemini ``streamGenerateContent`` and ``generateContent``, on AI Studio and on Vertex: what is written.
+
+``decoding`` has what the provider's bytes say; together they would be over 800 lines.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from callstream.wire.gemini import requests
-from callstream.wire.gemini.collapsing import GeminiCollapser
-from callstream.wire.gemini.decoding import GeminiDecoder
-from callstream.wire.gemini.joining import GeminiJoint
-from callstream.wire.gemini.requests import SIGNATURE
-from callstream.wire.provider import AnswerKind, Provider
-from callstream.wire.requests import Asks, KnownSignature, Notes, RefusedCall, Request, Turn, all_tools, note_text
-from callstream.wire.whole import IsLeftOut
+import msgspec
+
+from callstream.events import RequestEvent, ResultReceived
+from callstream.wire.chunks import Chunk, ChunkCall, ChunkCollapser, OwnedPiece, Split
+from callstream.wire.collapsing import Output, Passage, StrictText
+from callstream.wire.decoder import Decoder
+from callstream.wire.framing import Frame
+from callstream.wire.gemini.decoding import GeminiDecoder, plain_token
+from callstream.wire.joining import Joint, Saying, add_usage
+from callstream.wire.provider import AnswerKind, IsLeftOut, Provider
+from callstream.wire.requests import (
+    MODEL,
+    Asks,
+    KnownSignature,
+    Notes,
+    RefusedCall,
+    Request,
+    RequestTurn,
+    all_tools,
+    note_text,
+    objects_in,
+    read_body,
+    schemas,
+    user_message,
+)
+
+SENTINEL = base64.b64encode(b"skip_thought_signature_validator").decode()
+"""What Gemini accepts for a signature where there is none."""
+SIGNATURE = "thoughtSignature"
+
+# Google's own models, with a project in the path or, with an API key, without; and tuned models behind an endpoint.
+_VERTEX = re.compile(r"/(?:publishers/google/models|endpoints)/[^/]+:streamGenerateContent$")
+_CALLING_CONFIG = (("toolConfig", "tool_config"), ("functionCallingConfig", "function_calling_config"))
+_STREAM_ARGUMENTS = ("streamFunctionCallArguments", "stream_function_call_arguments")
+_COMPUTER_USE = ("computerUse", "computer_use")
+_CONTINUATION = ("continuationToken", "continuation_token")
+_SCHEMAS = ("parameters", "parametersJsonSchema", "parameters_json_schema")
+"""Where a declaration has its schema. google-genai sends the name of the field as it came."""
+_PIECES = ("partialArgs", "willContinue", "args")
+
+# -- collapsing --------------------------------------------------------------------------------------------------------
+
+
+class PartCall(ChunkCall):
+    """A call, and what its chunks hold beside its pieces."""
+
+    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
+        super().__init__(call_id, collapsed=collapsed)
+        self.chunk: dict[str, Any] = {}
+        self.candidate: dict[str, Any] = {}
+        self.content: dict[str, Any] = {}
+        self.part: dict[str, Any] = {}
+        self.has_args = False  # one that came whole may have none
+
+    @property
+    def choice(self) -> int:
+        return self.candidate.get("index") or 0
+
+    def add(self, part: dict[str, Any]) -> None:
+        self.chunk |= _without(part, "candidates")
+        for candidate in part["candidates"]:
+            self.candidate |= _without(candidate, "content")
+            self.content |= _without(candidate.get("content") or {}, "parts")
+            for piece in _parts(candidate):
+                known = self.part.get("functionCall", {})
+                self.part.update(piece)
+                self.has_args = self.has_args or not _is_whole(piece) or "args" in piece["functionCall"]
+                self.part["functionCall"] = known | _without(piece["functionCall"], *_PIECES)
+
+    def whole_chunk(self, signature: str | None) -> dict[str, Any]:
+        function_call: dict[str, Any] = {"name": self.name, "id": self.wire_id}
+        if self.has_args or self.args_json != "{}":
+            function_call["args"] = msgspec.Raw(self.args_json.encode())
+        part = {**self.part, "functionCall": self.part["functionCall"] | function_call}
+        if signature is not None:
+            part[SIGNATURE] = signature
+        return {**self.chunk, "candidates": [{**self.candidate, "content": {**self.content, "parts": [part]}}]}
+
+
+def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Iterator[Split]:
+    """The parts of a chunk. ``owned``: those of each candidate's parts that leave. The usage is with the last of them."""
+    before = _without(chunk, "usageMetadata")
+    passing: list[dict[str, Any]] = []  # candidates
+    begun: list[tuple[int, OwnedPiece]] = []
+    last: PartCall | None = None  # the last call of which something is withheld
+    for candidate, parts in zip(chunk["candidates"], owned, strict=True):
+        kept: list[dict[str, Any]] = []
+        for each in parts:
+            if not each.is_withheld:
+                kept.append(each.piece)
+                begun += [(candidate.get("index") or 0, each)] if each.begins else []
+                continue
+            last = each.call
+            if not each.begins:
+                yield Split({"candidates": [{"content": {"parts": [each.piece]}}]}, last)
+                continue
+            passing += [_bare(candidate, kept)] if kept else []
+            if passing:
+                yield Split({**before, "candidates": passing}, begun=begun)
+            kept, passing, begun = [], [], []
+            yield Split({**before, "candidates": [_bare(candidate, [each.piece])]}, last)
+        if not _parts(candidate):
+            passing.append(candidate)
+        elif kept:
+            passing.append({**candidate, "content": {**candidate["content"], "parts": kept}})
+        elif candidate.get("finishReason"):
+            passing.append({**candidate, "content": _without(candidate["content"], "parts")})
+        elif last is not None:
+            # A checkpoint in the middle of a call is none for a program that gets it whole.
+            yield Split({"candidates": [_without(candidate, "content", "index", _CONTINUATION[0])]}, last)
+    if passing:
+        yield Split({**chunk, "candidates": passing}, begun=begun)
+    elif last is not None:
+        yield Split({**chunk, "candidates": []}, last)
+
+
+class GeminiText:
+    """A chunk with one part of text or thought, and nothing that ends or cites."""
+
+    class Part(StrictText):
+        text: str
+        thought: bool = False
+
+    class Content(StrictText):
+        parts: list[GeminiText.Part]
+        role: str | None = None
+
+    class Candidate(StrictText):
+        content: GeminiText.Content
+        index: int | None = None
+
+    class Chunk(StrictText, rename="camel"):
+        candidates: list[GeminiText.Candidate]
+        usage_metadata: Any = None
+        model_version: Any = None
+        response_id: Any = None
+        create_time: Any = None
+
+    def passage_of(self, payload: bytes) -> Passage | None:
+        try:
+            chunk = _TEXT_CHUNKS.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if len(chunk.candidates) != 1 or len(chunk.candidates[0].content.parts) != 1:
+            return None
+        [candidate] = chunk.candidates
+        return (candidate.index, candidate.content.parts[0].thought)
+
+    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
+        [candidate] = payload["candidates"]
+        [part] = candidate["content"]["parts"]
+        content = {**candidate["content"], "parts": [{**part, "text": text}]}
+        return {**payload, "candidates": [{**candidate, "content": content}]}
+
+
+_TEXT_CHUNKS = msgspec.json.Decoder(GeminiText.Chunk)
+
+
+class GeminiCollapser(ChunkCollapser[PartCall]):
+    """A whole call is one ``functionCall`` part with ``args``, its id and its signature, in a chunk of its own.
+
+    That chunk is made of the fields of the chunks that the call came in. A call that the provider sent whole stays in its
+    chunk; where the provider gave it no id, the decoder's is added, so that every call has one id on all ways.
+
+    Only the first of several calls carries a signature, and a history without it is refused. So the signature of a call
+    that is left out goes to the next call of the candidate that is forwarded and has none, whether it is collapsed or not;
+    if there is no such call, it is lost. One that comes after its call was forwarded leaves on an empty text part.
+    """
+
+    _call_type = PartCall
+    text_form = GeminiText()
+
+    def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
+        super().__init__(decoder, **settings)
+        self._signatures: dict[int, str] = {}  # of calls that were left out, by candidate
+
+    def _is_mere_delta(self, call: PartCall, frame: Frame, chunk: Any) -> bool:
+        if not super()._is_mere_delta(call, frame, chunk):
+            return False
+        if chunk.usage_metadata:
+            call.chunk["usageMetadata"] = chunk.usage_metadata
+        return True
+
+    def _split(self, chunk: dict[str, Any], calls: Sequence[PartCall | None]) -> Iterator[Split]:
+        owners = iter(calls)
+        owned = [[_owned(part, owners) for part in _parts(candidate)] for candidate in chunk["candidates"]]
+        return split(chunk, [[each for each in parts if each is not None] for parts in owned])
+
+    def _whole(self, call: PartCall) -> list[Output]:
+        moved = self._signatures.pop(call.choice, None)
+        return [Output(self._passed(call.frame, call.whole_chunk(call.signature or moved)), (call.call_id,))]
+
+    def _left_out(self, call: PartCall) -> list[Output]:
+        if call.signature is not None:
+            self._signatures.setdefault(call.choice, call.signature)
+        return []
+
+    def _passes_chunk(self, slot: Chunk) -> list[Output]:
+        is_changed = slot.is_changed
+        for choice, (part, *_) in slot.begun:
+            moved = self._signatures.pop(choice, None)
+            if moved is not None and not part.get(SIGNATURE):
+                part[SIGNATURE] = moved
+                is_changed = True
+        whole = tuple(each.call.call_id for _, each in slot.begun if each.call.collapsed)
+        return [Output(self._passed(slot.frame, slot.value if is_changed else None), whole)]
+
+    def _over(self) -> None:
+        self._signatures.clear()
+
+
+def _owned(part: dict[str, Any], owners: Iterator[PartCall | None]) -> OwnedPiece | None:
+    """Whose a part is; None if it does not leave."""
+    if part.get("functionCall") is None:
+        return OwnedPiece(part)
+    for call in owners:
+        if call is None:
+            return OwnedPiece(part)
+        begins, call.placed = not (call.placed or call.is_aside), True
+        if not call.collapsed:
+            return OwnedPiece(part, call, begins)
+        if call.gone:  # an end that came twice
+            return OwnedPiece({"text": "", SIGNATURE: part[SIGNATURE]}) if SIGNATURE in part else None
+        if not (begins and call.state == "completed" and _is_whole(part)):
+            return OwnedPiece(part, call, begins, is_withheld=True)
+        call.gone = True
+        if not part["functionCall"].get("id"):
+            part = {**part, "functionCall": {**part["functionCall"], "id": call.wire_id}}
+        return OwnedPiece(part, call, begins)
+    return None  # after an error in the middle of a chunk it has no owner, and it must not be executed
+
+
+def _is_whole(part: dict[str, Any]) -> bool:
+    return "partialArgs" not in part["functionCall"] and not part["functionCall"].get("willContinue")
+
+
+def _parts(candidate: dict[str, Any]) -> list[Any]:
+    return (candidate.get("content") or {}).get("parts") or []
+
+
+def _without(value: dict[str, Any], *fields: str) -> dict[str, Any]:
+    return {field: value[field] for field in value if field not in fields}
+
+
+def _bare(candidate: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """A candidate with some of its parts, and nothing that belongs to its end."""
+    content = {**candidate["content"], "parts": parts}
+    return {"index": candidate["index"], "content": content} if "index" in candidate else {"content": content}
+
+
+# -- two answers as one ------------------------------------------------------------------------------------------------
+
+
+class GeminiJoint(Joint):
+    """Chunks follow one another, and only the last has a finish reason."""
+
+    def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        self._usage = value.get("usageMetadata") or self._usage
+        candidates = value.get("candidates") or []
+        if not any(candidate.get("finishReason") for candidate in candidates):
+            return value, None
+        if not any(_parts(candidate) for candidate in candidates):
+            return None, value
+        unfinished = [_without(each, "finishReason") for each in candidates]
+        return {**value, "candidates": unfinished}, {
+            **value,
+            "candidates": [_without(each, "content") for each in candidates],
+        }
+
+    def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        candidates = [
+            {**each, "content": {**(each.get("content") or {}), "parts": self._kept(_parts(each))}}
+            for each in value.get("candidates") or []
+        ]
+        return {**value, "candidates": candidates}
+
+    def _kept(self, parts: list[Any]) -> list[Any]:
+        return [part for part in parts if (part.get("functionCall") or {}).get("id") not in self._dropped]
+
+    def _speech(self, text: str) -> Iterable[dict[str, Any]]:
+        yield {"candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}]}
+
+    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
+        return value
+
+    @staticmethod
+    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+        content = answer["candidates"][0].setdefault("content", {"role": "model"})
+        content["parts"] = [*(content.get("parts") or ()), {"text": saying.text}]
+
+    def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        if not value.get("usageMetadata"):
+            return value
+        return {**value, "usageMetadata": add_usage(self._usage, value["usageMetadata"])}
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+# The API accepts the names of fields in camel case and in snake case, its own examples use both, and google-genai mixes them
+# in one request.
+
+
+class RequestBlob(msgspec.Struct):
+    """The API accepts both spellings of a name, and its own examples use both."""
+
+    camel_type: str | None = msgspec.field(name="mimeType", default=None)
+    snake_type: str | None = msgspec.field(name="mime_type", default=None)
+
+    @property
+    def mime_type(self) -> str:
+        return self.camel_type or self.snake_type or "file"
+
+
+class RequestFunction(msgspec.Struct):
+    id: str | None = None
+    name: str | None = None
+    response: Any = None
+
+
+class RequestPart(msgspec.Struct):
+    text: str | None = None
+    camel_inline: RequestBlob | None = msgspec.field(name="inlineData", default=None)
+    snake_inline: RequestBlob | None = msgspec.field(name="inline_data", default=None)
+    camel_file: RequestBlob | None = msgspec.field(name="fileData", default=None)
+    snake_file: RequestBlob | None = msgspec.field(name="file_data", default=None)
+    camel_call: RequestFunction | None = msgspec.field(name="functionCall", default=None)
+    snake_call: RequestFunction | None = msgspec.field(name="function_call", default=None)
+    camel_response: RequestFunction | None = msgspec.field(name="functionResponse", default=None)
+    snake_response: RequestFunction | None = msgspec.field(name="function_response", default=None)
+
+
+class RequestContent(msgspec.Struct):
+    role: str | None = None
+    parts: list[RequestPart] | None = None
+
+
+class GenerateRequest(msgspec.Struct):
+    contents: list[RequestContent] | RequestContent | None = None
+
+
+def _is_error(response: Any) -> bool:
+    """The API's own convention: an ``error`` member, and no ``output`` or other result beside it."""
+    return isinstance(response, dict) and set(response) == {"error"}
+
+
+def _declarations(tool: dict[str, Any]) -> list[dict[str, Any]]:
+    return objects_in(tool.get("functionDeclarations") or tool.get("function_declarations"))
+
+
+def _call_part(call: RefusedCall) -> dict[str, Any]:
+    named = {"id": call.provider_id} if call.provider_id else {}
+    return {"functionCall": {**named, "name": call.name, "args": call.args}}
+
+
+def _response_part(call: RefusedCall) -> dict[str, Any]:
+    named = {"id": call.provider_id} if call.provider_id else {}
+    return {"functionResponse": {**named, "name": call.name, "response": {"error": call.text}}}
+
+
+class Said(NamedTuple):
+    """A content of a conversation. ``signed``: whether each of its calls is; ``is_word``: it holds more than results."""
+
+    is_models: bool
+    signed: Sequence[bool]
+    is_word: bool
+
+
+def unsigned(contents: Sequence[Said]) -> Iterator[tuple[int, bool]]:
+    """The contents of the model's whose first call has no signature, and whether that is in the current turn.
+
+    Gemini 3 wants a signature back with the first call of every step of the turn: of all that the model said since the user
+    said something. The result of a tool is not the user's word.
+    """
+    turn = max((index for index, said in enumerate(contents) if said.is_word and not said.is_models), default=-1)
+    for index, said in enumerate(contents):
+        if said.is_models and said.signed and not said.signed[0]:
+            yield index, index > turn
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
 
 
 class Gemini(Provider):
@@ -25,29 +401,125 @@ class Gemini(Provider):
     signs_calls = True
     pieces_field = re.compile(rb"stream_?function_?call_?arguments", re.IGNORECASE)
 
-    def turns(self, body: bytes) -> Iterator[Turn]:
-        return requests.read_turns(body)
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
+        contents = read_body(self.wire, body, GenerateRequest).contents or []
+        for content in contents if isinstance(contents, list) else [contents]:
+            parts = content.parts or []
+            if content.role == "model":
+                calls = [call for part in parts if (call := part.camel_call or part.snake_call) is not None]
+                yield RequestTurn(MODEL, [], [(call.id, call.name or "") for call in calls])
+                continue
+            answers = [answer for part in parts if (answer := part.camel_response or part.snake_response) is not None]
+            blobs = [part.camel_inline or part.snake_inline or part.camel_file or part.snake_file for part in parts]
+            text = "".join(part.text for part in parts if part.text)
+            events: list[RequestEvent] = [
+                ResultReceived(answer.id or None, answer.name, answer.response, is_error=_is_error(answer.response))
+                for answer in answers
+            ]
+            yield RequestTurn(
+                "user", [*events, *user_message(text, [blob.mime_type for blob in blobs if blob is not None])]
+            )
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
-        return requests.declared_tools(request)
+        declarations = [each for tool in objects_in(request.fields.get("tools")) for each in _declarations(tool)]
+        return schemas((each, next((each[key] for key in _SCHEMAS if each.get(key)), None)) for each in declarations)
 
     def offered_names(self, request: Request) -> tuple[str, ...]:
-        return requests.offered_names(request)
+        """None of them where the model may use a computer: those functions are declared nowhere."""
+        uses_computer = any(name in tool for tool in objects_in(request.fields.get("tools")) for name in _COMPUTER_USE)
+        return () if uses_computer else tuple(self.declared_tools(request))
+
+    def continued(self, request: Request) -> str | None:
+        found = [request.fields.get(name) for name in _CONTINUATION]
+        return next((plain_token(token) for token in found if isinstance(token, str) and token), None)
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
-        return requests.ask_for_pieces(request, asks)
+        """The request with argument streaming switched on, on Vertex, which knows it, if all of its functions are to stream.
+
+        A request that says itself whether it wants it, in either spelling, is left alone: true, false and null all stand.
+        What counts of a field that comes under both names is not defined. So each field is looked for under both names and
+        written under the one that is there, and a request in which a field has both already is left alone, too.
+        """
+        if not _VERTEX.search(request.path):
+            return request
+        names = self.declared_tools(request)
+        if not names or not all(map(asks, names)):
+            return request
+        found: Any = request.fields
+        for spellings in _CALLING_CONFIG:
+            there = [name for name in spellings if found.get(name) is not None]
+            if sum(name in found for name in spellings) > 1 or (there and not isinstance(found[there[0]], dict)):
+                return request
+            found = found[there[0]] if there else {}
+        if any(name in found for name in _STREAM_ARGUMENTS) or found.get("mode") == "NONE":
+            return request
+        place: Any = request.fields
+        for spellings in _CALLING_CONFIG:
+            name = next((name for name in spellings if name in place), spellings[0])
+            place[name] = place = place.get(name) or {}
+        place[_STREAM_ARGUMENTS[0]] = True
+        return request.rewritten()
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
-        return requests.add_note(request, note_text(notes))
+        """A note as a content of its own: one with function responses has exactly as many parts as there were calls."""
+        contents = request.fields.get("contents")
+        contents = contents if isinstance(contents, list) else [contents]
+        if not objects_in(contents) or objects_in(contents)[-1].get("role") == "model":
+            return None
+        request.fields["contents"] = [*contents, {"role": "user", "parts": [{"text": note_text(notes)}]}]
+        return request.rewritten()
 
     def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
-        return requests.ask_again(request, said, refused)
+        """The contents, and after them the calls that the model made and their refusals. The first call has a signature."""
+        contents = request.fields.get("contents")
+        contents = contents if isinstance(contents, list) else [contents]
+        if not objects_in(contents):
+            return None
+        calls = [_call_part(call) for call in refused]
+        calls[0][SIGNATURE] = refused[0].signature or SENTINEL
+        answer = {"role": "model", "parts": [*([{"text": said}] if said else []), *calls]}
+        request.fields["contents"] = [
+            *contents,
+            answer,
+            {"role": "user", "parts": [_response_part(each) for each in refused]},
+        ]
+        return request.rewritten()
 
-    def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
-        return [call for call in refused if requests.restore(request, call)]
+    def _restore(self, request: Request, refused: RefusedCall) -> bool:
+        contents = objects_in(request.fields.get("contents"))
+        for called, answered in pairwise(contents):
+            calls = [part.get("functionCall") or part.get("function_call") for part in objects_in(called.get("parts"))]
+            is_beside = any(call.get("id") in refused.beside for call in objects_in(calls))
+            parts = objects_in(answered.get("parts"))
+            if is_beside and any("functionResponse" in part or "function_response" in part for part in parts):
+                called["parts"] = [*called["parts"], _call_part(refused)]
+                answered["parts"] = [*parts, _response_part(refused)]
+                return True
+        return False
 
     def sign(self, request: Request, known: KnownSignature) -> Request:
-        return requests.sign(request, known)
+        """The signature that came with the call is used where it is known, the sentinel only where it is not.
+
+        Earlier turns are not looked at by the provider, so they stay as they are.
+        """
+        contents = objects_in(request.fields.get("contents"))
+        calls = [
+            [part for part in objects_in(content.get("parts")) if isinstance(part.get("functionCall"), dict)]
+            for content in contents
+        ]
+        said = [
+            Said(
+                content.get("role") == "model",
+                [bool(part.get(SIGNATURE)) for part in parts],
+                any("functionResponse" not in part for part in objects_in(content.get("parts"))),
+            )
+            for content, parts in zip(contents, calls, strict=True)
+        ]
+        lacking = [calls[index][0] for index, is_current in unsigned(said) if is_current]
+        for part in lacking:
+            call = part["functionCall"]
+            part[SIGNATURE] = known(call.get("id"), call.get("name")) or SENTINEL
+        return request.rewritten() if lacking else request
 
     def is_streamed(self, request: Request) -> bool:
         return request.path.endswith(":streamGenerateContent")

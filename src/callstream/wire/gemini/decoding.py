@@ -5,6 +5,9 @@ has the name, the following ones have ``partialArgs`` (a JSON path and a value e
 ``willContinue`` ends it, and so may an empty one. Parts without a name or an id belong to the call that was opened
 last, and a name that comes late names it. Instead of paths, parts may bring ``args`` that grow. Calls carry thought
 signatures. The stream has no end marker: a finish reason ends a candidate, and the body the response.
+
+A response that reached the decode limit of one request ends with ``CONTINUATION`` and a token, anywhere: the SDK sends the
+request once more with the token, and the answer goes on where the first stopped.
 """
 
 from __future__ import annotations
@@ -18,16 +21,16 @@ from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
-from callstream.wire.argtext import json_text
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Framing
-from callstream.wire.jsonarray import SseOrArrayFraming
-from callstream.wire.naming import PiecewiseCall
-from callstream.wire.transcript import WireCall
+from callstream.wire.joining import add_usage
+from callstream.wire.jsonframing import SseOrArrayFraming
+from callstream.wire.transcript import PiecewiseCall, WireCall, json_text
 
 NORMAL_FINISH: Final = "STOP"
 NO_FINISH: Final = "FINISH_REASON_UNSPECIFIED"
 CONTINUES: Final = "CONTINUATION"
+_ONE_ALPHABET = str.maketrans("-_", "+/")
 MALFORMED_FINISHES = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"})
 
 
@@ -75,6 +78,7 @@ class Candidate(msgspec.Struct, rename="camel", gc=False):
     index: int | None = None
     content: Content | None = None
     finish_reason: str | None = None
+    continuation_token: str | None = None
 
 
 class PromptFeedback(msgspec.Struct, rename="camel", gc=False):
@@ -158,6 +162,11 @@ class StreamedCall(PiecewiseCall[FunctionCall]):
         self.grows = grows
 
 
+def plain_token(token: str) -> str:
+    """A continuation token in one spelling: google-genai reads it in either alphabet of base64, and writes the other."""
+    return token.translate(_ONE_ALPHABET).rstrip("=")
+
+
 class GeminiDecoder(Decoder[GenerateContentResponse]):
     wire = "gemini"
     _payloads = msgspec.json.Decoder(GenerateContentResponse)
@@ -173,7 +182,21 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._streamed: dict[int, list[StreamedCall]] = {}  # the open ones, by candidate
         self._last: dict[int, WireCall] = {}  # by candidate
         self._finish_reason: str | None = None
+        self._token: str | None = None
         self._usage: dict[str, Any] | None = None
+        self._earlier_usage: dict[str, Any] | None = None  # of the bodies before this one
+
+    @property
+    def continuation(self) -> str | None:
+        return None if self._token is None else plain_token(self._token)
+
+    def resume(self) -> None:
+        super().resume()
+        self._token = None
+
+    def _pause(self) -> None:
+        self._earlier_usage = add_usage(self._earlier_usage, self._usage)
+        self._finish_reason = self._usage = None
 
     def _framing(self) -> Framing:
         return SseOrArrayFraming()
@@ -192,6 +215,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             for part in (candidate.content and candidate.content.parts) or ():
                 self._part(part, candidate.index or 0)
             if candidate.finish_reason and candidate.finish_reason != NO_FINISH and not chunk.error:
+                self._token = candidate.continuation_token if candidate.finish_reason == CONTINUES else None
                 self._finish(candidate.finish_reason, candidate.index or 0)
         if chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason:
             self._finish_reason = chunk.prompt_feedback.block_reason
@@ -232,7 +256,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             self._transcript.piece_of(streamed.call)
             if signature:
                 self._transcript.sign_call(streamed.call, signature)
-        streamed.take(part, self._transcript)
+        streamed.add(part, self._transcript)
         if not part.will_continue:
             self._close(streamed)
             self._transcript.end_call(streamed.call)
@@ -267,6 +291,8 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
                 self._close(streamed)
         elif finish_reason == CONTINUES:  # in the answer to the SDK's next request
             self._transcript.believe_ends(choice)
+            if self._token is not None:
+                return  # what becomes of open calls is decided at the end of the body
         self._streamed.pop(choice, None)
         reason: DiscardReason = "malformed" if finish_reason in MALFORMED_FINISHES else "truncated"
         self._transcript.finish_calls(
@@ -276,12 +302,19 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
     def _end_of_body(self) -> None:
         if not self._begun:
             return
+        if self._token is not None:  # nothing asks for the rest
+            self._transcript.finish_calls(normal=False, detail=f"finishReason {CONTINUES}")
+            self._finish_reason = CONTINUES
         self._transcript.finish_unsaid("the stream ended without a finish reason")
-        self._transcript.end_response(self._finish_reason, self._usage)
+        self._transcript.end_response(self._finish_reason, add_usage(self._earlier_usage, self._usage))
         self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
         self._chunk(self._decoded(body, self._payloads))
         if not self._begun:
             raise WireError(f"expected a response with candidates, got {body[:200]!r}")
-        self._end_of_body()
+        if self._token is not None:  # no body would have an open call whole
+            self._streamed.clear()
+            self._transcript.finish_calls(normal=False, detail=f"finishReason {CONTINUES}")
+        if not self._pauses():
+            self._end_of_body()

@@ -17,9 +17,8 @@ import msgspec
 from callstream import codec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
-from callstream.wire.argtext import text_of
 from callstream.wire.decoder import Decoder, error_in, reported
-from callstream.wire.transcript import WireCall
+from callstream.wire.transcript import WireCall, text_of
 
 # "stop" comes despite calls, too; the others are what compatible servers send for the same.
 NORMAL_FINISHES = frozenset(

@@ -1,9 +1,16 @@
 """OpenAI Responses: ``POST /v1/responses``, and the servers that speak it.
 
-A call is an output item of type ``function_call``, or ``custom_tool_call`` with free text; all other items are the
-server's own. Items are distinguished by item id, then by output index, because some servers change the id from event to
-event. Arguments come as deltas, or only with a ``done`` event, or only in the final response: whatever comes first is
-taken, and the rest must agree with it. A cut response ends its items too, with the status ``incomplete``.
+A call is an output item of type ``function_call``, or ``custom_tool_call`` with free text, or that of one of OpenAI's own
+tools that the client runs: ``apply_patch_call``, ``local_shell_call``, and ``shell_call`` unless the server has an
+environment for it. Their arguments are an object, which comes with the finished item; its long strings come as deltas
+before. All other items are the server's own.
+
+Items are distinguished by item id, then by output index, because some servers change the id from event to event. Arguments
+come as deltas, or only with a ``done`` event, or only in the final response: whatever comes first is taken, and the rest
+must agree with it. A cut response ends its items too, with the status ``incomplete``.
+
+A stream that is taken up again (``GET``) may begin in the middle: calls whose start is not in it come with their finished
+items, and have no pieces.
 """
 
 from __future__ import annotations
@@ -16,13 +23,18 @@ import msgspec
 
 from callstream import codec
 from callstream.errors import WireError
-from callstream.events import Encoding
-from callstream.wire.argtext import ArgumentText, text_of
+from callstream.events import Encoding, ResultReceived
+from callstream.jsontext.path import Path
+from callstream.jsontext.writer import JsonWriter
 from callstream.wire.decoder import Decoder, error_in
-from callstream.wire.transcript import WireCall
+from callstream.wire.requests import MODEL, RequestTurn, content_message, content_text, read_body
+from callstream.wire.transcript import ArgumentText, WireCall, text_of
 
 CALL_ITEMS: dict[str, Encoding] = {"function_call": "json", "custom_tool_call": "text"}
+OWN_TOOLS = {"apply_patch_call": "operation", "shell_call": "action", "local_shell_call": "action"}
+"""OpenAI's own tools that the client runs, by the type of their items: the field that has the arguments."""
 DELTAS = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
+_PARTS = ("response.apply_patch_call_operation_diff.", "response.shell_call_command.")
 ENDS = {"response.completed", "response.incomplete", "response.cancelled", "response.done"}
 
 
@@ -39,6 +51,24 @@ class Item(msgspec.Struct):
     content: Any = None
     summary: Any = None
     encrypted_content: Any = None
+    operation: Any = None
+    action: Any = None
+    environment: Any = None
+
+    @property
+    def is_call(self) -> bool:
+        return is_call(self.type, self.environment)
+
+    @property
+    def tool_name(self) -> str | None:
+        """That of the tool. OpenAI's own have the name of their type."""
+        return self.type.removesuffix("_call") if self.type in OWN_TOOLS else self.name
+
+    @property
+    def given(self) -> dict[str, Any] | None:
+        """The arguments of a call of one of OpenAI's own tools."""
+        value = self.operation if self.type == "apply_patch_call" else self.action
+        return value if self.type in OWN_TOOLS and isinstance(value, dict) else None
 
     @property
     def args_text(self) -> str:
@@ -80,6 +110,9 @@ class StreamEvent(msgspec.Struct, gc=False):  # one a delta, in no cycle: the co
     delta: Any = None
     arguments: Any = None
     input: Any = None
+    command: Any = None
+    command_index: int | None = None
+    sequence_number: Any = None
     response: ResponseBody | None = None
     error: Any = None
     message: Any = None
@@ -95,6 +128,8 @@ class OutputCall:
         self.output_index = output_index
         self.announced = ""  # arguments that came with the item itself
         self.cut = False  # the item ended, but not its arguments
+        self.writer: JsonWriter | None = None  # of the arguments of one of OpenAI's own tools
+        self.commands: set[int | None] = set()  # those of which a piece has come
 
     def announced_text(self) -> str:
         """The arguments that came with the item, if no others have come since: {} may stand for those that follow."""
@@ -113,6 +148,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     def _forget_response(self) -> None:
         self._begun = False
+        self._has_start = False  # the beginning of the response is in this body
         self._response_id: str | None = None
         self._calls: list[OutputCall] = []
         self._spoken: set[tuple[int | None, str]] = set()  # (output index, kind) of items whose text came as deltas
@@ -120,15 +156,20 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     def _chunk(self, chunk: StreamEvent) -> None:
         match chunk.type:
             case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
-                self._transcript.append_args(self._call_of(chunk).call, text_of(chunk.delta))
+                if (output := self._call_of(chunk)) is not None:
+                    self._transcript.append_args(output.call, text_of(chunk.delta))
             case "response.output_text.delta" | "response.refusal.delta":
                 self._say(chunk, "text")
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
                 self._say(chunk, "reasoning")
             case "response.function_call_arguments.done":
-                self._agree(self._call_of(chunk), text_of(chunk.arguments))
+                if (output := self._call_of(chunk)) is not None:
+                    self._agree(output, text_of(chunk.arguments))
             case "response.custom_tool_call_input.done":
-                self._agree(self._call_of(chunk), text_of(chunk.input))
+                if (output := self._call_of(chunk)) is not None:
+                    self._agree(output, text_of(chunk.input))
+            case part if part.startswith(_PARTS):
+                self._own_tool(chunk)
             case "response.output_item.added":
                 if chunk.item is not None:
                     self._item_added(chunk.item, chunk.output_index)
@@ -153,10 +194,12 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     # -- calls --
 
-    def _call_of(self, chunk: StreamEvent) -> OutputCall:
+    def _call_of(self, chunk: StreamEvent) -> OutputCall | None:
         known = self._calls[-1] if self._calls else None
         if known is None or not chunk.item_id or known.item_id != chunk.item_id:  # it is nearly always the last one
             known = self._known(chunk.item_id, chunk.output_index, chunk.call_id)
+        if known is None and not self._has_start and chunk.sequence_number:
+            return None  # its start was before this body
         if known is None:
             raise WireError(
                 f"expected response.output_item.added before {chunk.type}, got item {chunk.item_id!r} at output index "
@@ -179,8 +222,10 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         return unfinished[0] if len(unfinished) == 1 else None
 
     def _open(self, item: Item, output_index: int | None) -> OutputCall:
-        call = self._transcript.open_call(item.name, item.call_id or item.id, encoding=CALL_ITEMS[item.type])
+        encoding = CALL_ITEMS.get(item.type, "json")
+        call = self._transcript.open_call(item.tool_name, item.call_id or item.id, encoding=encoding)
         output = OutputCall(call, item.id, output_index)
+        output.writer = JsonWriter() if item.type in OWN_TOOLS else None
         self._calls.append(output)
         return output
 
@@ -201,12 +246,15 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     def _item_added(self, item: Item, output_index: int | None) -> None:
         self._begun = True
         self._transcript.believe_ends()
-        if item.type not in CALL_ITEMS:
+        if not item.is_call:
             return
         output = self._open_under(item.call_id)
         if output is None:
             output = self._open(item, output_index)
             output.announced = item.args_text
+            for name, value in (item.given or {}).items():
+                if value and isinstance(value, str):  # what is empty is written later, and with the rest
+                    self._append_written(output, (name,), value, more=False)
         self._transcript.piece_of(output.call)
 
     def _open_under(self, provider_id: str | None) -> OutputCall | None:
@@ -218,7 +266,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         )
 
     def _item_done(self, item: Item, output_index: int | None, known: OutputCall | None = None) -> WireCall | None:
-        if item.type not in CALL_ITEMS:
+        if not item.is_call:
             if item.kind and not self._spoken & {(output_index, item.kind), (None, item.kind)}:
                 self._spoken.add((output_index, item.kind))  # its deltas never came
                 self._say_whole(item)
@@ -226,13 +274,63 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._begun = True
         output = known or self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
         self._transcript.piece_of(output.call)
-        if output.call.name is None and item.name:
-            self._transcript.name_call(output.call, item.name)
-        self._agree(output, item.args_text or output.announced_text())
+        if output.call.name is None and item.tool_name:
+            self._transcript.name_call(output.call, item.tool_name)
         output.cut = item.status == "incomplete"
+        if output.writer is None:
+            self._agree(output, item.args_text or output.announced_text())
+        elif item.given is not None and not output.cut:
+            self._complete_written(output, item.given)
         if not output.cut:
             self._transcript.end_call(output.call)
         return output.call
+
+    # -- calls of OpenAI's own tools --
+
+    def _own_tool(self, chunk: StreamEvent) -> None:
+        """A part of the arguments of such a call. Of some of them the end says nothing new, of others the beginning."""
+        match chunk.type.removeprefix("response."):
+            case "apply_patch_call_operation_diff.delta":
+                self._write_part(chunk, ("diff",), text_of(chunk.delta), more=True)
+            case "shell_call_command.delta" | "shell_call_command.done":
+                self._write_command(chunk)
+            case _:
+                self._write_part(chunk, (), "", more=True)
+
+    def _write_command(self, chunk: StreamEvent) -> None:
+        """A piece of a shell command, or its end, which has all of it."""
+        output = self._known(chunk.item_id, chunk.output_index) if chunk.output_index is not None else None
+        index = chunk.command_index or 0
+        if chunk.type.endswith(".delta"):
+            text = text_of(chunk.delta)
+        else:
+            text = "" if output is not None and index in output.commands else text_of(chunk.command)
+        if output is not None:
+            output.commands.add(index)
+        self._write_part(chunk, ("commands", index), text, more=chunk.type.endswith(".delta"))
+
+    def _write_part(self, chunk: StreamEvent, path: Path, text: str, *, more: bool) -> None:
+        """A part of the arguments. That of a tool which the server runs itself belongs to no call."""
+        output = self._known(chunk.item_id, chunk.output_index)
+        if output is None or output.writer is None:
+            return
+        self._transcript.piece_of(output.call)
+        if path and not output.call.ended and not output.call.final:
+            self._append_written(output, path, text, more=more)
+
+    def _append_written(self, output: OutputCall, path: Path, text: str, *, more: bool) -> None:
+        assert output.writer is not None
+        self._transcript.append_args(output.call, output.writer.write(path, text, more))
+
+    def _complete_written(self, output: OutputCall, given: dict[str, Any]) -> None:
+        """The whole arguments of the call; what was not written yet follows."""
+        assert output.writer is not None
+        if output.call.final or output.call.ended:
+            return
+        try:
+            self._transcript.append_args(output.call, output.writer.complete(given))
+        except WireError:
+            self._transcript.discard_call(output.call, "malformed", "the deltas and the final arguments differ")
 
     # -- text --
 
@@ -260,19 +358,20 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             if self._response_id not in (None, response.id):
                 self._end_of_body()  # another response in the same body
             self._response_id = self._transcript.response_message_id = response.id
-        self._begun = True
+        self._begun = self._has_start = True
 
     def _response_ended(self, response: ResponseBody, how: str) -> None:
         if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
             return  # a second end of the response before: some servers send completed and done
         self._ended_id = response.id or self._response_id
-        self._take_final_list(response.output or ())
+        self._apply_final_list(response.output or ())
         status = response.status or how.removeprefix("response.")
         details = response.incomplete_details
         finish_reason = (details.reason if details is not None else None) or status
         normal = status in ("completed", "done")
         for output in self._calls:
-            if output.cut and not output.call.final:
+            is_cut = output.cut or (output.writer is not None and not output.call.ended)
+            if is_cut and not output.call.final:
                 self._transcript.discard_call(output.call, "truncated", f"response {finish_reason}")
             elif normal:
                 self._agree(output, output.announced_text())
@@ -280,7 +379,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._transcript.end_response(finish_reason, response.usage if isinstance(response.usage, dict) else None)
         self._forget_response()
 
-    def _take_final_list(self, items: Sequence[Item]) -> None:
+    def _apply_final_list(self, items: Sequence[Item]) -> None:
         """What the events have not brought. The list may leave items out, and some servers give calls new ids in it."""
         spoken = {kind for _, kind in self._spoken}
         streamed = list(self._calls)
@@ -289,10 +388,10 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             if last is not None:
                 self._transcript.believe_end(last)
             last = None
-            if item.type in CALL_ITEMS:
+            if item.is_call:
                 known = self._known(item.id, None, item.call_id)
                 if known is None:
-                    known = next((output for output in streamed if output.call.name == item.name), None)
+                    known = next((output for output in streamed if output.call.name == item.tool_name), None)
                 if known in streamed:
                     streamed.remove(known)
                 last = self._item_done(item, None, known)
@@ -315,9 +414,59 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._response_ended(response, "response.completed")
 
 
+def is_call(kind: Any, environment: Any = None) -> bool:
+    """Whether an item is a call that the client has to answer. Where a shell has an environment, the server runs it."""
+    is_hosted = isinstance(environment, dict) and environment.get("type") != "local"
+    return kind in CALL_ITEMS or (kind in OWN_TOOLS and not is_hosted)
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
 def _same_json(one: str, other: str) -> bool:
     return codec.is_strict(one) and codec.is_strict(other) and json.loads(one) == json.loads(other)
+
+
+# -- what a request says -----------------------------------------------------------------------------------------------
+
+
+class InputItem(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    status: str | None = None
+    role: str | None = None
+    content: Any = None
+    call_id: str | None = None
+    name: str | None = None
+    output: Any = None
+
+
+class ResponsesRequest(msgspec.Struct):
+    input: str | list[InputItem] | None = None
+
+
+def read_turns(body: bytes) -> Iterator[RequestTurn]:
+    said = read_body("openai_responses", body, ResponsesRequest).input or []
+    items = [InputItem(role="user", content=said)] if isinstance(said, str) else said
+    for item in items:
+        match item.type or "message":
+            case "function_call_output" | "custom_tool_call_output":
+                yield RequestTurn("tool", [ResultReceived(item.call_id, None, content_text(item.output))])
+            case "apply_patch_call_output" | "shell_call_output" | "local_shell_call_output":
+                is_error = item.status == "failed"
+                yield RequestTurn(
+                    "tool", [ResultReceived(item.call_id or item.id, None, item.output, is_error=is_error)]
+                )
+            case "message" if item.role == "user":
+                yield RequestTurn("user", content_message(item.content))
+            case "message" if item.role != "assistant":
+                pass  # system and developer messages are the program's own
+            case other if other.endswith("_output") or other == "mcp_approval_response":
+                yield RequestTurn("tool", [])  # an answer to the server's own tools
+            case "function_call" | "custom_tool_call":
+                yield RequestTurn(MODEL, [], [(item.call_id, item.name or "")])
+            case own if own in OWN_TOOLS:
+                yield RequestTurn(MODEL, [], [(item.call_id, own.removesuffix("_call"))])
+            case _:
+                yield RequestTurn(MODEL, [])

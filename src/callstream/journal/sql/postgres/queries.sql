@@ -53,6 +53,9 @@ RETURNING true
 -- name: release_leases
 DELETE FROM {schema}.lease WHERE holder = $1
 
+-- name: writers
+SELECT holder FROM {schema}.lease WHERE name LIKE 'writer:%'
+
 -- name: drop_dead_leases
 DELETE FROM {schema}.lease
 WHERE expires_at < clock_timestamp() - interval '1 hour'
@@ -170,9 +173,11 @@ FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key
 WHERE {where}
 ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT {limit}
 
+-- The epoch also rises where a process merely ends the run of a dead one.
 -- name: list_runs
 SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at,
-       coalesce(run.last_seq, (SELECT seq FROM {schema}.last_record_1(run.run_key)))
+       coalesce(run.last_seq, (SELECT seq FROM {schema}.last_record_1(run.run_key))),
+       greatest(1, run.epoch - coalesce(run.outcome = 'failed' AND run.reason = 'interrupted', false)::integer)
 FROM {schema}.run
 WHERE {where}
 ORDER BY run.run_key DESC LIMIT {limit}
@@ -228,6 +233,11 @@ FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key, LATERAL {sch
 WHERE live.ended_at IS NULL AND live.writer = ANY($1::text[])
 ORDER BY live.run_key LIMIT $2
 FOR UPDATE OF live
+
+-- name: take_over
+WITH taken AS (
+    UPDATE {schema}.run SET epoch = epoch + 1 WHERE run_key = ANY($2::integer[]) RETURNING run_key)
+UPDATE {schema}.live SET writer = $1 FROM taken WHERE live.run_key = taken.run_key
 
 -- name: events_of_run
 SELECT run_key, kind, body FROM {schema}.record

@@ -36,6 +36,9 @@ WHERE lease.holder = excluded.holder OR lease.expires_at < (julianday('now') - 2
 -- name: release_leases
 DELETE FROM lease WHERE holder = :writer
 
+-- name: writers
+SELECT holder FROM lease WHERE name LIKE 'writer:%'
+
 -- name: drop_dead_leases
 DELETE FROM lease
 WHERE expires_at < (julianday('now') - 2440587.5) * 86400 - 3600
@@ -199,9 +202,11 @@ FROM tool_call JOIN run ON run.run_key = tool_call.run_key
 WHERE {where}
 ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT :limit
 
+-- The epoch also rises where a process merely ends the run of a dead one.
 -- name: list_runs
 SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at,
-       coalesce(run.last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
+       coalesce(run.last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)),
+       max(1, run.epoch - coalesce(run.outcome = 'failed' AND run.reason = 'interrupted', 0))
 FROM run
 WHERE {where}
 ORDER BY run.run_key DESC LIMIT :limit
@@ -242,6 +247,9 @@ WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer
       SELECT 1 FROM lease
       WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400)
 ORDER BY run_key LIMIT :limit
+
+-- name: take_over
+UPDATE run SET writer = :writer, epoch = epoch + 1 WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: events_of_run
 SELECT run_key, kind, body FROM record

@@ -1,0 +1,134 @@
+"""google-adk's side of a run that goes on in another process: its session, and what its tools did beside their results.
+
+The session has what the run has written to it before its process died. The run works again from its beginning, so it is
+given the session as it was then; what it appends again is in the store already and is not stored twice, and what is new
+is stored.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
+from google.adk.sessions.session import Session
+from google.adk.tools.tool_context import ToolContext
+from pydantic_core import to_jsonable_python
+
+from callstream.events import SessionKept
+from callstream.runtime.continuing import pack, unpack
+
+
+class KeptSession(msgspec.Struct, frozen=True):
+    """A session before a run wrote to it: how many events it had, and its state."""
+
+    session_id: str
+    events: int
+    state: dict[str, Any]
+
+    @classmethod
+    def read(cls, kept: SessionKept) -> KeptSession:
+        return msgspec.json.decode(unpack(kept.data), type=cls)
+
+
+def keep_session(session: Session) -> SessionKept:
+    state = to_jsonable_python(dict(session.state), fallback=repr)
+    return SessionKept(pack(msgspec.json.encode(KeptSession(session.id, len(session.events), state))))
+
+
+class ResumedSessions(BaseSessionService):
+    """The session of one run that goes on, as that run knows it; all others as they are."""
+
+    def __init__(self, inner: BaseSessionService, before: KeptSession | None) -> None:
+        self._inner = inner
+        self._before = before
+        self._stored: Session | None = None
+        self._known: Session | None = None
+        self._again: list[Event] = []
+        """What the run had appended before, and has not yet appended again."""
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        before = self._before
+        if before is None or session_id != before.session_id:
+            return await self._inner.get_session(
+                app_name=app_name, user_id=user_id, session_id=session_id, config=config
+            )
+        if self._known is None:
+            self._stored = await self._inner.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+            if self._stored is None:
+                return None
+            self._again = self._stored.events[before.events :]
+            self._known = self._stored.model_copy(
+                update={"events": self._stored.events[: before.events], "state": dict(before.state)}
+            )
+        events = list(self._known.events)
+        if config is not None and config.after_timestamp is not None:
+            events = [event for event in events if event.timestamp >= config.after_timestamp]
+        if config is not None and config.num_recent_events is not None:
+            events = events[-config.num_recent_events :] if config.num_recent_events else []
+        return self._known.model_copy(update={"events": events, "state": dict(self._known.state)})
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        known, stored = self._known, self._stored
+        if known is None or stored is None or session.id != known.id:
+            return await self._inner.append_event(session, event)
+        if event.partial:
+            return event
+        appended = await super().append_event(session, event)
+        await super().append_event(known, appended)
+        if not self._is_stored(appended):
+            await self._inner.append_event(stored, appended)
+        return appended
+
+    def _is_stored(self, event: Event) -> bool:
+        key = _key(event)
+        for place, other in enumerate(self._again):
+            if other.author == event.author and _key(other) == key:
+                del self._again[place]
+                event.id, event.timestamp = other.id, other.timestamp
+                return True
+        return False
+
+    async def create_session(
+        self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
+    ) -> Session:
+        return await self._inner.create_session(app_name=app_name, user_id=user_id, state=state, session_id=session_id)
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        return await self._inner.list_sessions(app_name=app_name, user_id=user_id)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        await self._inner.delete_session(app_name=app_name, user_id=user_id, session_id=session_id)
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        return await self._inner.get_user_state(app_name=app_name, user_id=user_id)
+
+
+def _key(event: Event) -> str:
+    """What an event says; of one that says nothing, what it changes."""
+    if event.content is not None and event.content.parts:
+        return event.content.model_dump_json(exclude_none=True)
+    return json.dumps(sorted(event.actions.state_delta))
+
+
+# -- what a tool did beside its result --
+
+
+def kept_actions(actions: EventActions) -> str | None:
+    """What a tool has asked of google-adk beside returning, to be kept; None if that is nothing."""
+    done = actions.model_dump(mode="json", exclude_defaults=True, by_alias=False, fallback=repr)
+    return pack(json.dumps(done).encode()) if done else None
+
+
+def do_again(data: str, context: ToolContext) -> None:
+    """Asks the same of google-adk for a tool that does not run again."""
+    done = EventActions.model_validate_json(unpack(data))
+    for name in done.model_fields_set - {"state_delta"}:
+        setattr(context.actions, name, getattr(done, name))
+    for key, value in done.state_delta.items():
+        context.state[key] = value

@@ -1,0 +1,258 @@
+"""What lets a run go on in another process: what is kept while it works, and what is given back when it works again.
+
+A run that goes on runs its agent again, from the input that it was started with. Nothing that has happened happens twice:
+a request that was answered gets that answer, bytes as they were, without asking; a call that has its result gives that
+result; what the host records again is in the journal already. The first request that was not answered is asked for real.
+
+``Keeping`` is of every run that can go on, ``Replay`` of one that does. A request is known by the digest of what it says,
+within its run and agent, in order among equals. One that is not the next answered one differs: the agent is another, or
+what it asks depends on the time, on chance, or on something that is not in the journal. Then the run fails, and says
+where the requests differ, or the model is asked (``on_divergence``).
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from callstream import codec
+from callstream.calls import Call, CallState
+from callstream.errors import Diverged
+from callstream.events import (
+    CallExecuting,
+    CallStarted,
+    InputKept,
+    MessageReceived,
+    MessageStarted,
+    OutputKept,
+    Record,
+    ReplayRule,
+    RequestKept,
+    ResponseKept,
+    RunEvent,
+    RunResumed,
+    SessionKept,
+    StateChanged,
+)
+from callstream.wire.requests import Digest
+
+logger = logging.getLogger("callstream")
+
+OnDivergence: TypeAlias = Literal["fail", "ask"]
+
+INTERRUPTED = (
+    "interrupted: the process stopped while this tool ran. It may or may not have taken effect: check before you call it "
+    "again."
+)
+"""The result of a tool of which it is not known whether it has run to its end, for the model."""
+
+_HEADERS = ("content-type", "request-id", "x-request-id")
+"""What SDKs look at. Nothing else of a response's head is kept."""
+_LEVEL = 1
+
+
+def pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, _LEVEL)).decode()
+
+
+def unpack(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text))
+
+
+class KeptBody:
+    """The body of one response as it goes to the SDK, until the response is over. It is compressed as it comes."""
+
+    def __init__(self, request: str, status: int, headers: Any) -> None:
+        self._request = request
+        self._status = status
+        self._headers = {name: headers[name] for name in _HEADERS if name in headers}
+        self._compressor = zlib.compressobj(_LEVEL)
+        self._parts: list[bytes] = []
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(self._compressor.compress(data))
+
+    def event(self) -> ResponseKept:
+        """What came until now. More may follow."""
+        body = b"".join([*self._parts, self._compressor.copy().flush()])
+        return ResponseKept(self._request, self._status, self._headers, base64.b64encode(body).decode())
+
+
+class KeptTurn(msgspec.Struct, frozen=True):
+    """A response of an earlier attempt. ``call_ids``: its calls, in order."""
+
+    response_id: str
+    author: str | None
+    asked: RequestKept
+    kept: ResponseKept
+    call_ids: tuple[str, ...]
+
+    @property
+    def body(self) -> bytes:
+        return unpack(self.kept.body)
+
+
+class Replay:
+    """What the earlier attempts of a run have left: each answer, each result, each record is given back once."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.attempt = 1
+        """The last one."""
+        self.input: InputKept | None = None
+        self.session: SessionKept | None = None
+        self.rules: dict[str, ReplayRule] = {}
+        """What was in force for each tool when it began."""
+        self.outputs: dict[tuple[str, int], str] = {}
+        """What steps have given, by name and number."""
+        self._known: Counter[bytes] = Counter()
+        self._is_void: set[str] = set()
+        asked: dict[str, tuple[RequestKept, str | None]] = {}
+        kept: dict[str, ResponseKept] = {}
+        calls: dict[str | None, list[str]] = {}
+        self._messages: dict[str | None, list[str]] = {}
+        for record in records:
+            event, response_id = record.event, record.response_id
+            match event:
+                case RequestKept() if response_id is not None:
+                    asked[response_id] = (event, record.author)
+                case ResponseKept() if response_id is not None:
+                    kept[response_id] = event
+                case CallStarted():
+                    calls.setdefault(response_id, []).append(event.call_id)
+                case MessageStarted():
+                    self._messages.setdefault(response_id, []).append(event.message_id)
+                case CallExecuting():
+                    self.rules[event.call_id] = event.replay
+                case MessageReceived() | StateChanged():
+                    self._known[_key(event)] += 1
+                case OutputKept():
+                    self.outputs[event.name, event.nth] = event.data
+                case InputKept():
+                    self.input = event
+                case SessionKept():
+                    self.session = event
+                case RunResumed():
+                    self.attempt = event.attempt
+                    self._is_void |= set(event.void)
+                case _:
+                    pass
+        self._turns = [
+            KeptTurn(response_id, author, request, kept[response_id], tuple(calls.get(response_id, ())))
+            for response_id, (request, author) in asked.items()
+            if response_id in kept
+        ]
+        cut = [response_id for response_id in asked if response_id not in kept]
+        self._cut = {(asked[response_id][1], asked[response_id][0].request) for response_id in cut}
+        self.void = tuple(
+            message_id
+            for response_id in cut
+            for message_id in self._messages.get(response_id, ())
+            if message_id not in self._is_void
+        )
+        """Messages of responses that were cut, and were not void before."""
+        self.void_calls = [call_id for response_id in cut for call_id in calls.get(response_id, ())]
+        self._own = {call_id for call_ids in calls.values() for call_id in call_ids}
+        self._told = [response_id for response_id in self._messages if response_id not in asked]
+        self._reported = [
+            call_id for response_id in calls if response_id not in asked for call_id in calls[response_id]
+        ]
+        self.given: set[str] = set()
+        """The calls whose outcome was given back."""
+
+    @property
+    def run_input(self) -> bytes:
+        """What the run was asked for."""
+        return b"" if self.input is None else unpack(self.input.data)
+
+    def obstacle(self, calls: Iterable[Call]) -> str | None:
+        """Why the run cannot go on; None if it can. ``calls``: all of the run."""
+        if self.input is None:
+            return "its input was not kept"
+        if self._told:
+            return "its agent has said something that no model wrote"
+        void, reported = set(self.void_calls), set(self._reported)
+        for call in calls:
+            if call.call_id in self._own and call.state is CallState.AWAITING:
+                return f"call {call.call_id} awaits an answer, with which the thread goes on"
+            if call.call_id in void and call.state not in _UNTOUCHED and self.rules.get(call.call_id) != "safe":
+                return f"tool {call.name} ran before the model's response was whole"
+            if call.call_id in reported:
+                return f"call {call.call_id} was made by no model"
+        return None
+
+    def answer(self, digest: Digest, author: str | None, on_divergence: OnDivergence) -> KeptTurn | None:
+        """The response to that request; None if it has to be asked for. Raises Diverged if another one was expected."""
+        left = [turn for turn in self._turns if turn.author == author]
+        turn = next((turn for turn in left if turn.asked.request == digest.whole), None)
+        if turn is not None:
+            self._turns.remove(turn)
+            return turn
+        if not left or (author, digest.whole) in self._cut:
+            return None
+        path = digest.first_difference(left[0].asked.parts)
+        if on_divergence == "fail":
+            raise Diverged(author, path)
+        logger.warning("a request of %s differs from what was asked before, at %s: the model is asked", author, path)
+        self._turns = [turn for turn in self._turns if turn.author != author]
+        return None
+
+    def unknown(self, events: Sequence[RunEvent]) -> list[RunEvent]:
+        """The events without those that the journal has: each counts once."""
+        left = []
+        for event in events:
+            key = _key(event) if isinstance(event, MessageReceived | StateChanged) else None
+            if key is not None and self._known[key]:
+                self._known[key] -= 1
+            else:
+                left.append(event)
+        return left
+
+
+_UNTOUCHED = (CallState.STARTED, CallState.ARGS_STREAMING, CallState.ARGS_COMPLETE, CallState.DISCARDED)
+
+
+def _key(event: RunEvent) -> bytes:
+    return codec.encode(event)
+
+
+class Keeping:
+    """Of a run that can go on. ``record`` records events of the run."""
+
+    def __init__(
+        self,
+        record: Callable[..., Awaitable[None]],
+        new_response_id: Callable[[], str],
+        *,
+        replay: Replay | None = None,
+        on_divergence: OnDivergence = "fail",
+    ) -> None:
+        self._record = record
+        self._new_response_id = new_response_id
+        self._on_divergence = on_divergence
+        self.replay = replay
+        self.is_given_up = False
+
+    @property
+    def attempt(self) -> int:
+        return 1 if self.replay is None else self.replay.attempt + 1
+
+    async def ask(self, digest: Digest, author: str | None) -> KeptTurn | str:
+        """The answer that an earlier attempt got to the request; else the id of the response that is to come."""
+        if self.replay is not None and (turn := self.replay.answer(digest, author, self._on_divergence)) is not None:
+            return turn
+        response_id = self._new_response_id()
+        await self._record([RequestKept(digest.whole, digest.parts)], response_id=response_id, author=author)
+        return response_id
+
+    async def give_up(self, why: str) -> None:
+        """The run cannot go on elsewhere from now on: something happens in it that is not kept."""
+        if not self.is_given_up:
+            self.is_given_up = True
+            logger.info("the run cannot go on in another process: %s", why)
+            await self._record([InputKept("", "", attempts=0)])

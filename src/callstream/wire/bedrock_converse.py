@@ -1,0 +1,387 @@
+"""Amazon Bedrock, Converse: ``POST /model/{id}/converse-stream`` and ``/converse``, for the models of all makers.
+
+Events of an AWS event stream, whose type is in the headers. A call is a content block whose start has a ``toolUse``;
+``server_tool_use`` runs on the provider's side and is not a client call. Blocks are distinguished by ``contentBlockIndex``;
+those of text and reasoning have no start. ``messageStop`` says how the message ended; ``metadata`` with the usage follows
+it, or comes before it.
+
+A guardrail, or the service that found the model's tool use malformed, objects to a call whose block was stopped before:
+such a call does not count, even if its text parses. So the end of the last block is believed when anything else follows:
+another block, the end of the message or of the body, or an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from callstream.errors import WireError
+from callstream.events import DiscardReason, RequestEvent, ResultReceived
+from callstream.wire.anthropic import add_beta
+from callstream.wire.blocks import BlockCollapser, NewMessage, Part
+from callstream.wire.collapsing import Passing, Reasoning
+from callstream.wire.decoder import Decoder
+from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming
+from callstream.wire.framing import Frame, Framing
+from callstream.wire.provider import IsLeftOut, Provider, kept
+from callstream.wire.requests import (
+    MODEL,
+    Asks,
+    Notes,
+    Request,
+    RequestTurn,
+    all_tools,
+    note_text,
+    objects_in,
+    read_body,
+    schemas,
+    user_message,
+    without_blocks,
+)
+from callstream.wire.thoughts import LoneReasoning
+from callstream.wire.transcript import WireCall, text_of
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence"})
+OBJECTIONS: dict[str | None, DiscardReason] = {
+    "malformed_tool_use": "malformed",
+    "malformed_model_output": "malformed",
+    "guardrail_intervened": "truncated",
+    "content_filtered": "truncated",
+}
+"""Stop reasons that object to the message's last block, and why a call in it does not count."""
+
+
+class ToolUseBlock(msgspec.Struct):
+    toolUseId: str | None = None  # noqa: N815
+    name: str | None = None
+    type: str | None = None
+    input: Any = None
+
+
+class ReasoningText(msgspec.Struct):
+    text: str | None = None
+
+
+class ReasoningContent(msgspec.Struct):
+    text: str | None = None
+    reasoningText: ReasoningText | None = None  # noqa: N815
+    signature: Any = None
+    redactedContent: Any = None  # noqa: N815
+
+
+class Block(msgspec.Struct):
+    """A block of a whole message, the start of one, or a piece of one."""
+
+    toolUse: ToolUseBlock | None = None  # noqa: N815
+    text: str | None = None
+    reasoningContent: ReasoningContent | None = None  # noqa: N815
+
+
+class StreamEvent(msgspec.Struct):
+    contentBlockIndex: int | None = None  # noqa: N815
+    start: Block | None = None
+    delta: Block | None = None
+    stopReason: str | None = None  # noqa: N815
+    usage: Any = None
+
+
+class Message(msgspec.Struct):
+    content: list[Block] = []
+
+
+class WholeOutput(msgspec.Struct):
+    message: Message | None = None
+
+
+class ConverseAnswer(msgspec.Struct):
+    output: WholeOutput | None = None
+    stopReason: str | None = None  # noqa: N815
+    usage: Any = None
+
+
+class ConverseDecoder(Decoder[StreamEvent]):
+    wire = "bedrock_converse"
+    _payloads = msgspec.json.Decoder(StreamEvent)
+    _answers = msgspec.json.Decoder(ConverseAnswer)
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._event = b""  # the type of the event being read
+        self._forget_response()
+
+    def _framing(self) -> Framing:
+        return EventStreamFraming()
+
+    def _forget_response(self) -> None:
+        self._in_message = False
+        self._blocks: dict[int | None, WireCall | None] = {}  # those with a start: a client call, or another block
+        self._stop_reason: str | None = None
+        self._usage: dict[str, Any] | None = None
+
+    def _read(self, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            self._event = frame.event
+            super()._read((frame,))
+
+    def _chunk(self, chunk: StreamEvent) -> None:
+        match self._event:
+            case b"contentBlockDelta":
+                self._transcript.believe_ends()
+                self._block_delta(chunk.contentBlockIndex, chunk.delta or Block())
+            case b"contentBlockStart":
+                self._block_start(chunk.contentBlockIndex, chunk.start or Block())
+            case b"contentBlockStop":
+                self._block_stop(chunk.contentBlockIndex)
+            case b"messageStart":
+                if self._in_message:
+                    self._end_of_body()  # another message in the same body
+                self._in_message = True
+            case b"messageStop":
+                self._in_message = True
+                self._stop(chunk.stopReason)
+            case b"metadata":
+                self._in_message = True
+                self._usage = chunk.usage if isinstance(chunk.usage, dict) else {}
+                if self._stop_reason is not None:
+                    self._end_response()
+            case _:
+                pass  # events that are newer than this code
+
+    def _block_start(self, index: int | None, block: Block) -> None:
+        self._in_message = True
+        self._transcript.believe_ends()
+        self._blocks[index] = None
+        if block.toolUse is not None and block.toolUse.type in (None, "tool_use"):
+            call = self._transcript.open_call(block.toolUse.name, block.toolUse.toolUseId)
+            self._blocks[index] = call
+            self._transcript.piece_of(call)
+
+    def _block_delta(self, index: int | None, delta: Block) -> None:
+        self._in_message = True
+        if delta.toolUse is not None:
+            if index not in self._blocks:
+                raise WireError(
+                    f"expected contentBlockStart before the arguments of block {index}, got a piece of them"
+                )
+            call = self._blocks[index]
+            if call is not None:
+                self._transcript.piece_of(call)
+                self._transcript.append_args(call, text_of(delta.toolUse.input))
+        elif delta.text:
+            self._transcript.append_text(delta.text)
+        elif delta.reasoningContent is not None and delta.reasoningContent.text:
+            self._transcript.append_reasoning(delta.reasoningContent.text)
+
+    def _block_stop(self, index: int | None) -> None:
+        call = self._blocks.pop(index, None)
+        if call is not None:
+            self._transcript.piece_of(call)
+            self._transcript.end_call(call)
+
+    def _stop(self, reason: str | None) -> None:
+        """The message is over; its stop reason says how."""
+        self._stop_reason = reason or ""
+        why = OBJECTIONS.get(reason, "truncated")
+        self._transcript.finish_calls(normal=reason in NORMAL_STOPS, reason=why, detail=f"stopReason {reason}")
+        if self._usage is not None:
+            self._end_response()
+
+    def _end_of_body(self) -> None:
+        if self._stop_reason is None and self._in_message:
+            self._transcript.finish_unsaid("the stream ended in the middle of the message")
+        if self._in_message:
+            self._end_response()
+
+    def _end_response(self) -> None:
+        self._transcript.end_response(self._stop_reason or None, self._usage)
+        self._forget_response()
+
+    def _read_whole(self, body: bytes) -> None:
+        answer: ConverseAnswer = self._decoded(body, self._answers)
+        if answer.output is None or answer.output.message is None:
+            raise WireError(f"expected an answer with a message, got {body[:200]!r}")
+        content = answer.output.message.content
+        self._usage = answer.usage if isinstance(answer.usage, dict) else {}
+        for index, block in enumerate(content):
+            self._transcript.believe_ends()
+            if block.toolUse is not None:
+                self._block_start(index, block)
+                if block.toolUse.input is not None:
+                    self._block_delta(index, block)
+            elif block.reasoningContent is not None and block.reasoningContent.reasoningText is not None:
+                self._block_delta(
+                    index, Block(reasoningContent=ReasoningContent(block.reasoningContent.reasoningText.text))
+                )
+            else:
+                self._block_delta(index, Block(text=block.text))
+            self._block_stop(index)
+        self._stop(answer.stopReason)
+
+
+# -- collapsing --------------------------------------------------------------------------------------------------------
+
+
+class ConverseCollapser(BlockCollapser):
+    """Reasoning is known by its signature or by what was redacted, as on Anthropic's own wire."""
+
+    _number = "contentBlockIndex"
+
+    def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
+        if chunk is None:
+            self._slots.add_aside(frame)
+            return
+        index = chunk.contentBlockIndex
+        call = self._calls.get(pieces[0]) if pieces else None
+        if call is not None and call.collapsed:
+            self._withhold(call, _PARTS[frame.event], index, frame)
+            return
+        match frame.event:
+            case b"contentBlockDelta" if (
+                chunk.delta is not None and (thought := chunk.delta.reasoningContent) is not None
+            ):
+                self._reasoning.add(index)
+                self._slots.append(Reasoning(frame, thought.signature, thought.redactedContent))
+            case b"contentBlockStop" if index in self._reasoning:
+                self._reasoning.discard(index)
+                self._slots.append(Reasoning(frame))
+            case b"messageStart":
+                self._reasoning.clear()
+                self._slots.append(NewMessage(frame, counts=False))
+            case b"contentBlockStart" | b"contentBlockDelta" | b"contentBlockStop":
+                self._slots.append(Passing(frame))
+            case _:
+                self._slots.add_aside(frame)
+
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        return {**delta, "delta": {"toolUse": {**delta["delta"]["toolUse"], "input": text}}}
+
+
+_PARTS: dict[bytes, Part] = {b"contentBlockStart": "start", b"contentBlockDelta": "delta", b"contentBlockStop": "stop"}
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+_MORE = "additionalModelRequestFields"
+
+
+class ResultBlock(msgspec.Struct):
+    toolUseId: str | None = None  # noqa: N815
+    content: Any = None
+    status: str | None = None
+
+
+class Media(msgspec.Struct):
+    format: str | None = None
+
+
+class RequestBlock(msgspec.Struct):
+    text: str | None = None
+    toolUse: ToolUseBlock | None = None  # noqa: N815
+    toolResult: ResultBlock | None = None  # noqa: N815
+    image: Media | None = None
+    document: Media | None = None
+    video: Media | None = None
+
+
+class RequestMessage(msgspec.Struct):
+    role: str = ""
+    content: list[RequestBlock] = []
+
+
+class ConverseRequest(msgspec.Struct):
+    messages: list[RequestMessage] = []
+
+
+def _media_types(block: RequestBlock) -> Iterator[str]:
+    for kind, media in (("image", block.image), ("application", block.document), ("video", block.video)):
+        if media is not None:
+            yield f"{kind}/{media.format}" if media.format else kind
+
+
+def _json_schema(schema: Any) -> Any:
+    return schema.get("json") if isinstance(schema, dict) else None
+
+
+def _is_lone(reasoning: Any, lone: LoneReasoning) -> bool:
+    if not isinstance(reasoning, dict):
+        return False
+    text = reasoning.get("reasoningText")
+    return lone.has(reasoning.get("redactedContent"), text.get("signature") if isinstance(text, dict) else None)
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+class BedrockConverse(Provider):
+    wire = "bedrock_converse"
+    path = re.compile(r"/model/.+/converse(?:-stream)?$")
+    decoder = ConverseDecoder
+    collapser = ConverseCollapser
+    stream_types = (CONTENT_TYPE,)
+    pieces_field = re.compile(rb"invalid beta flag|fine-grained-tool-streaming")
+
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
+        for message in read_body(self.wire, body, ConverseRequest).messages:
+            blocks = message.content
+            if message.role == "assistant":
+                used = [block.toolUse for block in blocks if block.toolUse is not None]
+                yield RequestTurn(MODEL, [], [(use.toolUseId, use.name or "") for use in used])
+                continue
+            results = [block.toolResult for block in blocks if block.toolResult is not None]
+            events: list[RequestEvent] = [
+                ResultReceived(result.toolUseId, None, result.content, is_error=result.status == "error")
+                for result in results
+            ]
+            text = "".join(block.text for block in blocks if block.text)
+            yield RequestTurn(
+                "user", [*events, *user_message(text, [kind for block in blocks for kind in _media_types(block)])]
+            )
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        config = request.fields.get("toolConfig")
+        tools = objects_in(config.get("tools")) if isinstance(config, dict) else []
+        specs = [spec for tool in tools if isinstance(spec := tool.get("toolSpec"), dict)]
+        return schemas((spec, _json_schema(spec.get("inputSchema"))) for spec in specs)
+
+    def is_streamed(self, request: Request) -> bool:
+        return request.path.endswith("/converse-stream")
+
+    def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
+        """For Anthropic's models alone. The path of an application's own profile does not say whose model it is."""
+        names = self.declared_tools(request)
+        more = request.fields.get(_MORE)
+        more = {} if more is None else more
+        if "anthropic." not in request.path or not names or not all(map(asks, names)) or not isinstance(more, dict):
+            return request
+        request.fields[_MORE] = more
+        return request.rewritten() if add_beta(more) else request
+
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        """A note at the end of the user's last message, unless the model has spoken since."""
+        last = objects_in(request.fields.get("messages"))[-1:]
+        if not last or last[0].get("role") != "user" or not isinstance(content := last[0].get("content"), list):
+            return None
+        content.append({"text": note_text(notes)})
+        return request.rewritten()
+
+    def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
+        return without_blocks(request, lambda block: _is_lone(block.get("reasoningContent"), lone))
+
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        message = answer["output"]["message"]
+        message["content"] = list(
+            kept(
+                message["content"],
+                is_left_out=lambda block: _is_client_call(block.get("toolUse")) and is_left_out(),
+                is_reasoning=lambda block: "reasoningContent" in block,
+            )
+        )
+
+
+def _is_client_call(use: Any) -> bool:
+    return isinstance(use, dict) and use.get("type") in (None, "tool_use")
