@@ -13,7 +13,7 @@ from callstream.testing import Cut, Delay, ReceivedRequest, ScriptedProvider
 from callstream.testing.answers import Route
 from callstream.testing.httpserver import HttpAnswer
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a gate that nobody opens lets everything pass, so that a test fails and does not hang."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -20,8 +21,15 @@ root_agent = Agent(name="asker", model="gemini-2.5-flash", tools=[LongRunningFun
 '''
 
 
-def asked(server: Server, said: str = "Weather?", thread: str = "t1", run: str = "r1", **headers: str) -> list[Any]:
-    """The AG-UI events of a run."""
+def asked(
+    server: Server,
+    said: str = "Weather?",
+    thread: str = "t1",
+    run: str = "r1",
+    seen: Callable[[Any], None] = lambda event: None,
+    **headers: str,
+) -> list[Any]:
+    """The AG-UI events of a run; each is ``seen`` when it comes."""
     given = {
         "threadId": thread,
         "runId": run,
@@ -31,6 +39,13 @@ def asked(server: Server, said: str = "Weather?", thread: str = "t1", run: str =
         "state": {},
         "forwardedProps": {},
     }
-    answer = httpx.post(f"{server.url}/agui", json=given, headers=headers, timeout=PATIENCE)
-    assert answer.status_code == 200, answer.text
-    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    events: list[Any] = []
+    with httpx.stream("POST", f"{server.url}/agui", json=given, headers=headers, timeout=PATIENCE) as answer:
+        if answer.status_code != 200:
+            answer.read()
+            raise AssertionError(answer.text)
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                events.append(json.loads(line[6:]))
+                seen(events[-1])
+    return events
