@@ -216,7 +216,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@echo "==> site/index.html"
 
 clean: ## remove the environments and all that was built
-	@rm -rf $(VENV) $(RIVAL) $(RIVAL)-litellm $(OLDEST) $(LITELLM_VENV) $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/callstream/server/page/react
+	@rm -rf $(VENV) $(RIVAL) $(RIVAL)-litellm $(OLDEST) $(LITELLM_VENV) $(LITELLM_VENV)-proxy $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/callstream/server/page/react
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -273,6 +273,13 @@ $(AIOBOTOCORE_VENV)/.installed: pyproject.toml constraints.txt
 	@[ -x $(AIOBOTOCORE_VENV)/bin/python ] || $(PYTHON) -m venv $(AIOBOTOCORE_VENV)
 	@echo "==> installing callstream[dev,aiobotocore] into $(AIOBOTOCORE_VENV), about two minutes the first time"
 	@$(AIOBOTOCORE_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[dev,aiobotocore]'
+	@touch $@
+
+# For bench.gateway: LiteLLM's proxy, as its users install it.
+$(LITELLM_VENV)-proxy/.installed:
+	@[ -x $(LITELLM_VENV)-proxy/bin/python ] || $(PYTHON) -m venv $(LITELLM_VENV)-proxy
+	@echo "==> installing litellm[proxy] into $(LITELLM_VENV)-proxy, about two minutes"
+	@$(LITELLM_VENV)-proxy/bin/python -m pip --disable-pip-version-check install --quiet 'litellm[proxy]==1.106.2'
 	@touch $@
 
 # For bench.pace --maker litellm: both servers beside the same litellm.

@@ -17,7 +17,7 @@ from google.adk.runners import InMemoryRunner
 from google.genai import types
 
 from bench.served import agent_of
-from bench.server import SETTLING, STARTS_PER_SECOND, resident
+from bench.usage import SETTLING, STARTS_PER_SECOND, resident
 
 WARM_UP = 20
 

@@ -5,7 +5,7 @@ clients share the other. The CPU time is that of the gateway's process. The late
 read, for Callstream with every delta in the journal before it is passed on. While several runs write, the journal lets what
 they bring gather for 15 ms, which saves CPU and costs latency: *gathers nothing* is Callstream without that.
 
-LiteLLM has an environment of its own (``.venv-litellm-proxy``); without it, it is left out.
+LiteLLM has an environment of its own, which ``make .venv-litellm-proxy/.installed`` makes; without it, it is left out.
 """
 
 from __future__ import annotations
@@ -22,29 +22,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from bench.load import Clients, Model, What, _Reader
-from bench.server import cpu_seconds, resident
+from bench.server import server
 from bench.table import Table
+from bench.usage import LOADING, Usage, least_seconds, use
 
 STREAMS, PACE, SECONDS = 50, 20.0, 10.0
-STARTS_PER_SECOND, SETTLING, SPARE, LOADING = 25.0, 2.0, 60.0, 120.0
+SPARE = 60.0
 MOST_MICROS, MOST_ADDED_MS = 120.0, 1.0
 LITELLM = Path(".venv-litellm-proxy/bin/litellm")
 KEY = "sk-bench"
-SERVERS = ("forwarder", "callstream", "callstream, gathers nothing", "callstream, memory", "litellm")
-
-
-class Found(NamedTuple):
-    """``micros``: of CPU for each delta that reached a client. ``driver``: the share of its core that it used."""
-
-    micros: float
-    p50: float
-    p99: float
-    memory: float
-    driver: float
-    arrived: float
+UNGATHERED = "callstream, gathers nothing"
+PASSING = "litellm, passing through"
+SERVERS = ("forwarder", "callstream", UNGATHERED, "callstream, memory", PASSING, "litellm")
 
 
 class Posts(Clients):
@@ -68,32 +59,38 @@ class Posts(Clients):
 @contextmanager
 def served(which: str, base_url: str) -> Iterator[tuple[str, int]]:
     """The base URL of a gateway before that provider, and its process id."""
+    if "litellm" in which:
+        with litellm(base_url) as (address, pid):
+            yield address + ("/anthropic" if which == PASSING else ""), pid
+        return
+    kind = "forwarder" if which == "forwarder" else "gateway-ungathered" if which == UNGATHERED else "gateway"
+    with server(kind, base_url, "memory:" if which == "callstream, memory" else None) as (address, pid):
+        yield f"{address}/anthropic", pid
+
+
+@contextmanager
+def litellm(base_url: str) -> Iterator[tuple[str, int]]:
+    """LiteLLM's proxy as its users start it."""
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
-        process = subprocess.Popen(_command(which, base_url, port, folder), **_environment(base_url))
+        config, port = Path(folder, "config.yaml"), _free_port()
+        model = {"model": "anthropic/scripted", "api_base": base_url, "api_key": "none"}
+        config.write_text(json.dumps({"model_list": [{"model_name": "scripted", "litellm_params": model}]}))
+        command = ["taskset", "-c", "0", str(LITELLM), "--config", str(config), "--port", str(port)]
+        own = {
+            "LITELLM_MASTER_KEY": KEY,
+            "ANTHROPIC_API_BASE": base_url,
+            "ANTHROPIC_API_KEY": "none",
+            "NO_DOCS": "True",
+        }
+        own |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DISABLE_ADMIN_UI": "True", "LITELLM_LOG": "ERROR"}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([*command, "--num_workers", "1"], env={**os.environ, **own}, **quiet)
         try:
             _wait_until_it_listens(port, process)
-            yield f"http://127.0.0.1:{port}" + ("/anthropic" if which != "litellm" else ""), process.pid
+            yield f"http://127.0.0.1:{port}", process.pid
         finally:
             process.kill()
             process.wait(10)
-
-
-def _command(which: str, base_url: str, port: int, folder: str) -> list[str]:
-    pinned = ["taskset", "-c", "0"]
-    if which == "litellm":
-        config = Path(folder, "config.yaml")
-        model = {"model": "anthropic/scripted", "api_base": base_url, "api_key": "none"}
-        config.write_text(json.dumps({"model_list": [{"model_name": "scripted", "litellm_params": model}]}))
-        return [*pinned, str(LITELLM), "--config", str(config), "--port", str(port), "--num_workers", "1"]
-    serve = ["-W", "ignore", "-m", "bench.gateway", "--serve", which, "--provider", base_url, "--port", str(port)]
-    return [*pinned, sys.executable, *serve, "--folder", folder]
-
-
-def _environment(base_url: str) -> dict[str, Any]:
-    own = {"PYTHONPATH": os.pathsep.join(["src", "."]), "LITELLM_MASTER_KEY": KEY, "NO_DOCS": "True"}
-    own |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DISABLE_ADMIN_UI": "True", "LITELLM_LOG": "ERROR"}
-    return {"env": {**os.environ, **own}, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def _free_port() -> int:
@@ -112,53 +109,14 @@ def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server did not start")
 
 
-async def serve(which: str, base_url: str, port: int, folder: str) -> None:
-    if which == "forwarder":
-        from bench.forwarder import forward
-
-        await forward(socket.create_server(("127.0.0.1", port), backlog=2048), base_url)
-        return
-    from callstream import Callstream
-    from callstream.gateway import create_gateway
-    from callstream.journal import open_journal
-    from callstream.server.serving import serve as serve_app
-
-    url = "memory:" if which == "callstream, memory" else f"sqlite:///{folder}/calls.db"
-    gather = {"gather_seconds": 0.0} if which == "callstream, gathers nothing" else {}
-    app = create_gateway(Callstream(open_journal(url, **gather)), upstreams={"anthropic": f"{base_url}/v1"})
-    await serve_app(app, port=port)
-
-
 # -- the measurement --
 
 
-async def measure(which: str, streams: int, pace: float, seconds: float, what: What) -> Found:
-    model = Model(pace, streams / STARTS_PER_SECOND + SETTLING + seconds + SPARE, what, "anthropic")
+async def measure(which: str, streams: int, pace: float, seconds: float, what: What) -> Usage:
+    model = Model(pace, least_seconds(streams, seconds) + SPARE, what, "anthropic")
     async with model.listen() as base_url:
         with served(which, base_url) as (address, pid):
-            clients = Posts(address)
-            await clients.add()
-            await clients.wait(LOADING)
-            for _ in range(1, streams):
-                await clients.add()
-                await asyncio.sleep(1 / STARTS_PER_SECOND)
-            await clients.wait(LOADING)
-            await asyncio.sleep(SETTLING)
-            used, driver, began = cpu_seconds(pid), time.process_time(), time.monotonic()
-            clients.since = time.monotonic_ns()
-            await asyncio.sleep(seconds)
-            lasted = time.monotonic() - began
-            used, driver = cpu_seconds(pid) - used, (time.process_time() - driver) / lasted
-            found, memory = clients.found, resident(pid)
-            clients.leave()
-    return Found(
-        used / found.count * 1e6,
-        found.quantile(0.5),
-        found.quantile(0.99),
-        memory,
-        driver,
-        found.count / (streams * pace * lasted),
-    )
+            return await use(Posts(address), pid, streams, seconds)
 
 
 def main() -> int:
@@ -168,29 +126,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--what", choices=("text", "arguments"), action="append")
     parser.add_argument("--which", choices=SERVERS, action="append")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--provider", help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        asyncio.run(serve(options.serve, options.provider, options.port, options.folder))
-        return 0
     os.sched_setaffinity(0, {1 % (os.cpu_count() or 1)})
-    servers = [each for each in options.which or SERVERS if each != "litellm" or LITELLM.exists()]
-    found: dict[tuple[str, str], Found] = {}
-    columns = ["server", "writes", "µs per delta", "p50 ms", "p99 ms", "MiB", "driver", "arrived"]
+    servers = [each for each in options.which or SERVERS if "litellm" not in each or LITELLM.exists()]
+    found: dict[tuple[str, str], Usage] = {}
+    columns = ["server", "writes", "µs per delta", "p50 ms", "p99 ms", "MiB", "driver", ""]
     table = Table(f"gateway: {options.streams} streams, {options.pace:g} deltas/s each", columns)
     for what in options.what or ("text", "arguments"):
         for which in servers:
             one = asyncio.run(measure(which, options.streams, options.pace, options.seconds, what))
             found[which, what] = one
-            table.row(which, what, one.micros, one.p50, one.p99, one.memory, f"{one.driver:.0%}", f"{one.arrived:.0%}")
+            quantile, remark = one.latencies.quantile, one.remark(options.streams, options.pace)
+            cells = (one.micros, quantile(0.5), quantile(0.99), one.memory, f"{one.driver:.0%}", remark)
+            table.row(which, what, *cells)
     table.print()
     return 0 if judge(found) else 1
 
 
-def judge(found: dict[tuple[str, str], Found]) -> bool:
+def judge(found: dict[tuple[str, str], Usage]) -> bool:
     """Prints what is wanted, and whether it was reached."""
     passed = True
     for (which, what), mine in found.items():
@@ -199,8 +152,8 @@ def judge(found: dict[tuple[str, str], Found]) -> bool:
             print(f"{what}: {mine.micros:.0f} µs per delta (at most {MOST_MICROS:g}): {'PASS' if reached else 'FAIL'}")
             passed = passed and reached
         least = found.get(("forwarder", what))
-        if which == "callstream, gathers nothing" and least is not None:
-            added = mine.p99 - least.p99
+        if which == UNGATHERED and least is not None:
+            added = mine.latencies.quantile(0.99) - least.latencies.quantile(0.99)
             reached = added <= MOST_ADDED_MS
             print(f"{what}: p99 {added:.2f} ms over the forwarder's (at most 1): {'PASS' if reached else 'FAIL'}")
             passed = passed and reached

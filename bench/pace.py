@@ -34,24 +34,19 @@ from urllib.parse import parse_qs, urlsplit
 
 from bench.load import Clients, Maker, Model, What
 from bench.postgres import postgres_url, with_schema
-from bench.server import cpu_seconds, resident, server
+from bench.server import server
 from bench.table import Table
+from bench.usage import LOADING, SETTLING, cpu_seconds, least_seconds, resident, use
 
 RUNGS = ((5, 20), (20, 20), (60, 20), (100, 20), (300, 20), (20, 100))
 """Streams, and deltas a second of each."""
 SECONDS = 8.0
 STREAM_KIB, FOLLOWER_KIB = 222, 18
 """Half of what they were in version 0.1, whose server had 222 MiB with 300 streams and 309 with 500."""
-STARTS_PER_SECOND = 25.0
 SPARE = 90.0
 """How much longer than needed the model could go on writing: a server may be slow to start its streams."""
-SETTLING = 2.0
 WARM_UP = 20
 """Followers before those that are counted, so that what all of them share is there."""
-LOADING = 120.0
-"""How long a server may take to load all that it needs, and to serve its first stream."""
-MOST_OF_DRIVER = 0.8
-LEAST_ARRIVED = 0.9
 SERVERS = ("callstream, SQLite", "callstream, PostgreSQL", "ag_ui_adk", "forwarder")
 CONTINUING = "continuing, SQLite"
 """Callstream with sessions on disk, whose runs another process could go on with; on request only."""
@@ -91,15 +86,8 @@ class Rung(NamedTuple):
     share: float
     memory: float
     driver: float
-    arrived: float
-    """The share of the deltas that should have come."""
-
-    @property
-    def remark(self) -> str:
-        """Why the rung says little about what a delta costs."""
-        if self.driver > MOST_OF_DRIVER:
-            return "void"
-        return "falls behind" if self.arrived < LEAST_ARRIVED else ""
+    remark: str
+    """Why the rung says little about what a delta costs."""
 
 
 Found: TypeAlias = dict[tuple[str, int, float], Rung]
@@ -133,43 +121,29 @@ async def measure(
     database: Database | None = None,
     load: Load = USUAL,
 ) -> Rung:
-    model = Model(pace, streams / STARTS_PER_SECOND + SETTLING + seconds + SPARE, load.what, load.maker)
+    model = Model(pace, least_seconds(streams, seconds) + SPARE, load.what, load.maker)
     journal = None if database is None else with_schema(database.url, f"pace_{uuid.uuid4().hex[:12]}")
     async with model.listen() as base_url:
         with server(which.partition(",")[0], base_url, journal, load.maker) as (address, pid):
             clients = Clients(address, go_on=load.what == "mixed")
-            await clients.add()
-            await clients.wait(LOADING)
-            for _ in range(1, streams):
-                await clients.add()
-                await asyncio.sleep(1 / STARTS_PER_SECOND)
-            await clients.wait(LOADING)
-            await asyncio.sleep(SETTLING)
-            before = cpu_seconds(pid), time.process_time(), database.cpu_seconds() if database else 0.0
-            began = time.monotonic()
-            clients.since = time.monotonic_ns()
-            await asyncio.sleep(seconds)
-            lasted = time.monotonic() - began
-            used = cpu_seconds(pid) - before[0]
-            driver = (time.process_time() - before[1]) / lasted
-            by_database = database.cpu_seconds() - before[2] if database else 0.0
-            memory, found, left = resident(pid), clients.found, streams - len(clients.open)
-            clients.leave()
-    if (left and load.what != "mixed") or not found.count:
-        raise RuntimeError(f"{which}: {left} of {streams} streams ended early, {found.count} deltas came")
+            count = database.cpu_seconds if database else lambda: 0.0
+            found = await use(clients, pid, streams, seconds, count=count)
+    if (found.early and load.what != "mixed") or not found.latencies.count:
+        came = found.latencies.count
+        raise RuntimeError(f"{which}: {found.early} of {streams} streams ended early, {came} deltas came")
     rung = Rung(
-        used / found.count * 1e6,
-        by_database / found.count * 1e6 if database else None,
-        found.quantile(0.5),
-        found.quantile(0.99),
-        used / lasted,
-        memory,
-        driver,
-        found.count / (streams * pace * lasted),
+        found.micros,
+        found.other / found.latencies.count * 1e6 if database else None,
+        found.latencies.quantile(0.5),
+        found.latencies.quantile(0.99),
+        found.share,
+        found.memory,
+        found.driver,
+        found.remark(streams, pace),
     )
     print(
         f"  {which}, {streams} streams of {load} at {pace:g}/s: {rung.micros:.0f} µs per delta, p50 {rung.p50:.1f} ms, "
-        f"p99 {rung.p99:.1f} ms, {rung.share:.0%} of a core, driver {driver:.0%} {rung.remark}",
+        f"p99 {rung.p99:.1f} ms, {rung.share:.0%} of a core, driver {rung.driver:.0%} {rung.remark}",
         file=sys.stderr,
         flush=True,
     )

@@ -1,7 +1,7 @@
-"""The servers of the tables "server" and "pace", each in a process of its own: ``python -m bench.served --which …``.
+"""The servers of the tables "server", "pace" and "gateway", each in a process of its own: ``python -m bench.served``.
 
 Callstream and ag_ui_adk serve the same google-adk agent with the same scripted model; the forwarder passes the model's
-bytes on. Prints the address when it listens.
+bytes on. A gateway of Callstream's passes Anthropic's wire on. Prints the address when it listens.
 """
 
 from __future__ import annotations
@@ -78,9 +78,21 @@ def ag_ui_adk_app(base_url: str, maker: str) -> Any:
     return app
 
 
+def gateway_app(base_url: str, journal: str, *, gathers: bool) -> Any:
+    from callstream import Callstream
+    from callstream.gateway import create_gateway
+    from callstream.journal import open_journal
+
+    opened = open_journal(journal) if gathers else open_journal(journal, gather_seconds=0.0)
+    return create_gateway(Callstream(opened), upstreams={"anthropic": f"{base_url}/v1"})
+
+
+CALLSTREAMS = ("callstream", "continuing", "gateway", "gateway-ungathered")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--which", choices=("callstream", "continuing", "ag_ui_adk", "forwarder"), required=True)
+    parser.add_argument("--which", choices=(*CALLSTREAMS, "ag_ui_adk", "forwarder"), required=True)
     parser.add_argument("--provider", required=True, help="the base URL of the model")
     parser.add_argument("--maker", choices=("gemini", "anthropic", "litellm"), default="gemini")
     parser.add_argument("--journal", help="the URL of Callstream's journal (default: a new SQLite file)")
@@ -92,13 +104,18 @@ def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        if options.which in ("callstream", "continuing"):
+        if options.which in CALLSTREAMS:
             from callstream.server.serving import serve
 
             sessions = f"{folder}/sessions.db" if options.which == "continuing" else None
             journal = options.journal or f"sqlite:///{folder}/calls.db"
-            app = callstream_app(options.provider, options.maker, journal, sessions)
-            with asyncio.Runner(loop_factory=uvicorn.Config(app).get_loop_factory()) as runner:  # as `callstream serve`
+            if options.which.startswith("gateway"):
+                app = gateway_app(options.provider, journal, gathers=options.which == "gateway")
+            else:
+                app = callstream_app(options.provider, options.maker, journal, sessions)
+            with asyncio.Runner(
+                loop_factory=uvicorn.Config(app).get_loop_factory()
+            ) as runner:  # as `callstream serve` and `callstream gateway`
                 runner.run(serve(app, sockets=[listening], log_level="critical"))
         elif options.which == "forwarder":
             from bench.forwarder import forward

@@ -14,45 +14,21 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
 
 from bench.comparison import interpreter
 from bench.load import Clients, Maker, Model
-from bench.many import Latencies
 from bench.table import Table
+from bench.usage import LEAST_ARRIVED, MOST_OF_DRIVER, Usage, least_seconds, use
 from callstream.testing.provider import STAMP
 
 PACE = 20
 WINDOW = 8.0
 LIMIT_MS = 250.0
 LADDER = (10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 400, 500, 600, 700, 800)
-STARTS_PER_SECOND = 25.0
-SETTLING = 2.0
-LOADING = 120.0
-"""How long a server may take to load all that it needs, and to serve its first stream."""
 SPARE = 60.0
 """How much longer than needed the model could go on writing: a server may be slow to start its streams."""
-MOST_OF_DRIVER = 0.8
-
-
-class Measured(NamedTuple):
-    streams: int
-    latencies: Latencies
-    share: float
-    driver: float
-    """The share of its core that model and clients used."""
-    memory: float
-    wire_bytes: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether the deltas came, and in time."""
-        wanted = self.streams * PACE * WINDOW
-        return self.latencies.count >= 0.9 * wanted and self.latencies.quantile(0.99) <= LIMIT_MS
 
 
 @contextmanager
@@ -76,41 +52,22 @@ def server(which: str, base_url: str, journal: str | None = None, maker: Maker =
         process.wait(10)
 
 
-async def measured(which: str, streams: int) -> Measured:
-    seconds = streams / STARTS_PER_SECOND + SETTLING + WINDOW
-    model = Model(PACE, seconds + SPARE)
+async def measured(which: str, streams: int) -> Usage:
+    model = Model(PACE, least_seconds(streams, WINDOW) + SPARE)
     async with model.listen() as base_url:
         with server(which, base_url) as (address, pid):
-            clients = Clients(address)
-            await clients.add()
-            await clients.wait(LOADING)
-            for _ in range(1, streams):
-                await clients.add()
-                await asyncio.sleep(1 / STARTS_PER_SECOND)
-            await asyncio.sleep(SETTLING)
-            began, cpu, driver = time.monotonic(), cpu_seconds(pid), time.process_time()
-            clients.since = time.monotonic_ns()
-            await asyncio.sleep(WINDOW)
-            lasted = time.monotonic() - began
-            share, driver = (cpu_seconds(pid) - cpu) / lasted, (time.process_time() - driver) / lasted
-            memory = resident(pid)
-            found = Measured(streams, clients.found, share, driver, memory, clients.wire_bytes)
-            if left := streams - len(clients.open):
-                print(f"  {left} streams ended early", file=sys.stderr)
-            clients.leave()
+            found = await use(Clients(address), pid, streams, WINDOW, waits=False)
+    if found.early:
+        print(f"  {found.early} streams ended early", file=sys.stderr)
     return found
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def holds(found: Usage, streams: int) -> bool:
+    """Whether the deltas came, and in time."""
+    return found.arrived(streams, PACE) >= LEAST_ARRIVED and found.latencies.quantile(0.99) <= LIMIT_MS
 
 
-def resident(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
-
-
-def one(which: str, streams: int) -> Measured:
+def one(which: str, streams: int) -> Usage:
     found = asyncio.run(measured(which, streams))
     print(
         f"  {which}, {streams} streams: {found.latencies.count} deltas, p50 {found.latencies.quantile(0.5):.0f} ms, "
@@ -121,17 +78,17 @@ def one(which: str, streams: int) -> Measured:
     return found
 
 
-def most(which: str, ladder: tuple[int, ...]) -> Measured | None:
+def most(which: str, ladder: tuple[int, ...]) -> tuple[int, Usage] | None:
     """The last rung that holds, before one does not, or the driver is busier than it may be."""
-    best: Measured | None = None
+    best: tuple[int, Usage] | None = None
     for streams in ladder:
         found = one(which, streams)
         if found.driver > MOST_OF_DRIVER:
             print(f"  {streams} streams are more than the driver can feed", file=sys.stderr)
             break
-        if not found.holds:
+        if not holds(found, streams):
             break
-        best = found
+        best = streams, found
     return best
 
 
@@ -161,7 +118,7 @@ def main() -> int:
         first.print()
     if options.only == "first":
         return 0
-    held: dict[str, Measured | None] = {}
+    held: dict[str, tuple[int, Usage] | None] = {}
     for which in ("ag_ui_adk", "callstream"):
         if options.only in (None, which):
             ladder = LADDER if which == "ag_ui_adk" else tuple(rung for rung in LADDER if rung >= 80)
@@ -174,12 +131,13 @@ def main() -> int:
         if best is None:
             table.row(which, 0, "", "", "", "")
         else:
-            quantile = best.latencies.quantile
-            table.row(which, best.streams, quantile(0.5), quantile(0.99), f"{best.share:.0%}", best.memory)
+            streams, found = best
+            quantile = found.latencies.quantile
+            table.row(which, streams, quantile(0.5), quantile(0.99), f"{found.share:.0%}", found.memory)
     table.print()
     theirs, ours = held.get("ag_ui_adk"), held.get("callstream")
     if theirs is not None and ours is not None:
-        ratio = ours.streams / theirs.streams
+        ratio = ours[0] / theirs[0]
         print(f"ours / ag_ui_adk: {ratio:.1f} (at least 10): {'PASS' if ratio >= 10 else 'FAIL'}")
         return 0 if ratio >= 10 else 1
     return 0
