@@ -65,6 +65,20 @@ async def gate(
             yield Gate(callstream, server, provider)
 
 
+@asynccontextmanager
+async def before(provider: Any, settings: GatewaySettings, origin: str | None = None) -> AsyncIterator[Gate]:
+    """A gateway before a provider, or before what stands before that."""
+    name, origin = NAMES[provider.wire], origin or provider.origin
+    callstream = Callstream("memory:")
+    base = origin if name == "gemini" else f"{origin}/v1"
+    async with serving(create_gateway(callstream, upstreams={name: base}, settings=settings)) as server:
+        yield Gate(callstream, server, provider)
+
+
+def port_of(provider: Any) -> int:
+    return int(provider.origin.rpartition(":")[2])
+
+
 async def until_unread(gateway: Gate) -> None:
     """Waits until the gateway has seen its clients leave."""
     answers = gateway.server.app.state.gateway._answers
@@ -76,7 +90,7 @@ async def until_unread(gateway: Gate) -> None:
 class Cutter:
     """Stands before a server and breaks connections: the next after so many events of its answer.
 
-    ``next_cut``: None lets a connection be. ``connections``: how many there were.
+    ``next_cut``: None lets a connection be.
     """
 
     def __init__(self, port: int) -> None:
@@ -143,19 +157,38 @@ class Cutter:
                     self.next_cut = None
                     self.cuts += 1
                     await writer.drain()
-                    writer.transport.abort()
-                    return
+                    if not await self._goes_on(writer):
+                        return
+                    break
                 assert end is not None
                 writer.write(seen[: end.end()])
                 seen = seen[end.end() :]
                 self.next_cut -= 1
-            if is_body and self.next_cut is None:
+            if is_body and (self.next_cut is None or seen == _LAST_CHUNK):
                 writer.write(seen)
-                seen = b""
+                seen, is_body = b"", False
+
+    async def _goes_on(self, writer: asyncio.StreamWriter) -> bool:
+        """After so many events: whether the rest of the answer follows."""
+        writer.transport.abort()
+        return False
 
 
-_ENDS = re.compile(rb"\r?\n\r?\n(?:\r\n)?")
-"""Of an event, and of the chunk that it may come in."""
+class Valve(Cutter):
+    """Stands before a provider and keeps the rest of an answer back until ``open`` is set, in place of cutting it off."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.open = asyncio.Event()
+
+    async def _goes_on(self, writer: asyncio.StreamWriter) -> bool:
+        await self.open.wait()
+        return True
+
+
+_LAST_CHUNK = b"0\r\n\r\n"
+_ENDS = re.compile(rb"(?<!\r)(?<!\A0)(?<!\n0)\r?\n\r?\n(?:\r\n)?")
+"""Of an event, and of the chunk that it may come in; not of the body."""
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

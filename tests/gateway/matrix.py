@@ -2,8 +2,9 @@
 
 Shapes: every shape of arguments on every wire; *exact* is that the SDK has the calls that the provider sent, *equal* that
 all its events are those that it gets without a gateway, *bytes* that the body is. Ends: streams that end badly, by what the
-SDK makes of them. Cuts: the client's connection breaks after each event and the application asks again; *whole* is that it
-has the answer, *asked* how often the provider was.
+SDK makes of them. Cuts: the client's connection breaks before each event and the application asks again; *whole* is that it
+has the answer, *asked* how often the provider was. The provider waits until the gateway has seen the client leave: what was
+handed to the network before may have been read.
 """
 
 from __future__ import annotations
@@ -12,21 +13,17 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
 from bench.table import Table
-from callstream import Callstream
-from callstream.gateway import GatewaySettings, create_gateway
-from callstream.testing import Cut, Failure, Finish, HttpError, Text, ToolCall, Truncated
+from callstream.gateway import GatewaySettings
+from callstream.testing import Cut, Failure, Finish, HttpError, ScriptedProvider, Text, ToolCall, Truncated
 from callstream.testing.bodies import BodiesProvider
 from callstream.testing.shapes import SHAPES
-from tests.gateway.gates import NAMES, Cutter, Gate, Node, gate, until_unread
+from tests.gateway.gates import NAMES, Cutter, Node, Valve, before, gate, port_of, until_unread
 from tests.sdks import SDKS
-from tests.server.serving import serving
 
 LINGERS = GatewaySettings(linger=30.0)
 WORDS = "The moon pulls at the sea. " * 3
@@ -39,16 +36,6 @@ ENDS: dict[str, list[Any]] = {
     "error event": [*BEGUN, Failure("overloaded")],
     "503": [HttpError(503, "later")],
 }
-
-
-@asynccontextmanager
-async def before(provider: Any) -> AsyncIterator[str]:
-    """The base URL of a gateway before that provider."""
-    name = NAMES[provider.wire]
-    base = provider.origin if name == "gemini" else f"{provider.origin}/v1"
-    app = create_gateway(Callstream("memory:"), upstreams={name: base}, settings=LINGERS)
-    async with serving(app) as server:
-        yield f"http://127.0.0.1:{server.port}/{name}" + provider.base_url.removeprefix(provider.origin)
 
 
 async def by_python(wire: str, base_url: str, *, times: int = 1, retries: int = 0) -> Any:
@@ -69,7 +56,8 @@ async def shapes(wire: str, node: Node) -> tuple[int, ...]:
     for shape in SHAPES:
         expected = [(name, args) for name, args in shape.calls]
         frames = shape.frames(wire)
-        async with BodiesProvider(wire, [frames] * 5) as provider, before(provider) as base_url:
+        async with BodiesProvider(wire, [frames] * 5) as provider, before(provider, LINGERS) as gateway:
+            base_url = gateway.base_url
             direct, passed = await by_python(wire, provider.base_url), await by_python(wire, base_url)
             calls = [(name, args) for _, name, args in passed.calls]
             python += passed.told == direct.told and (wire == "gemini" or calls == expected)
@@ -116,39 +104,34 @@ async def ends(wire: str, node: Node, table: Table) -> int:
 
 async def cuts(wire: str, node: Node, language: str) -> tuple[int, int, int]:
     """At how many places the connection was cut, how many answers were whole, and how often the provider was asked."""
-    wanted: Any = None
-    whole = places = asked = 0
-    async with gate(
-        wire, [ANSWER] * 200, settings=LINGERS, deltas_per_second=150, stream_args_unasked=wire == "gemini"
-    ) as gateway:
+    whole = asked = 0
+    provider = ScriptedProvider(wire, [ANSWER] * 200, stream_args_unasked=wire == "gemini")
+    async with provider, Valve(port_of(provider)) as valve, before(provider, LINGERS, valve.origin) as gateway:
         async with Cutter(gateway.server.port) as cutter:
             base_url = gateway.base_url.replace(f"http://127.0.0.1:{gateway.server.port}", cutter.origin)
-            while True:
-                cutter.next_cut = places if wanted is not None else None
-                before_it = len(gateway.provider.requests)
-                found = await _again(language, wire, base_url, node, gateway)
-                if wanted is None:
-                    wanted = found
-                    continue
-                if cutter.next_cut is not None:  # there are not as many events
-                    return places, whole, asked
-                places += 1
-                whole += found == wanted
-                asked += len(gateway.provider.requests) - before_it
+            cutter.next_cut = most = 1_000_000  # which only counts
+            wanted = await told(language, wire, base_url, node)
+            events = most - cutter.next_cut
+            for place in range(events):
+                asked_before = len(provider.requests)
+                valve.open.clear()
+                cutter.next_cut, valve.next_cut = place, max(place, 1)  # the head comes with the first event
+                cut = await told(language, wire, base_url, node)
+                assert cut is None, f"{wire}: {language} takes {place} of {events} events for the answer"
+                await until_unread(gateway)
+                valve.open.set()
+                whole += await told(language, wire, base_url, node) == wanted
+                asked += len(provider.requests) - asked_before
+    return events, whole, asked
 
 
-async def _again(language: str, wire: str, base_url: str, node: Node, gateway: Gate) -> Any:
-    for _ in range(3):
-        if language == "Python":
-            found = await by_python(wire, base_url)
-            if not isinstance(found, Exception):
-                return found.text, [call[1:] for call in found.calls], found.finish
-        else:
-            answer = await node.ask(wire, base_url)
-            if answer["error"] is None:
-                return answer["events"][-1], len(answer["events"])
-        await until_unread(gateway)
-    return None
+async def told(language: str, wire: str, base_url: str, node: Node) -> Any:
+    """What the SDK has in the end; None if it raised."""
+    if language == "Node":
+        answer = await node.ask(wire, base_url)
+        return None if answer["error"] else (answer["events"][-1], len(answer["events"]))
+    found = await by_python(wire, base_url)
+    return None if isinstance(found, Exception) else (found.text, [call[1:] for call in found.calls], found.finish)
 
 
 async def main() -> int:

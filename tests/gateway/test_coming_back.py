@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from callstream.gateway import GatewaySettings
-from callstream.testing import Cut, Delay, Finish, Text, Thought, ToolCall
-from tests.gateway.gates import NAMES, Gate, gate, until_unread
+from callstream.testing import Cut, Delay, Finish, ScriptedProvider, Text, Thought, ToolCall
+from tests.gateway.gates import NAMES, Gate, Valve, before, gate, port_of, until_unread
 from tests.sdks import SDKS
 
 WIRES = tuple(NAMES)
@@ -19,7 +19,9 @@ SCRIPT = [Text(LONG, size=9), ToolCall("write", {"title": "Tides", "content": LO
 LINGERS = GatewaySettings(linger=30.0)
 
 
-async def read(gateway: Gate, *, leave_after: int | None = None, **headers: str) -> bytes:
+async def read(
+    gateway: Gate, *, leave_after: int | None = None, leave_after_events: int | None = None, **headers: str
+) -> bytes:
     """What a client reads; ``leave_after``: how many bytes at least before it breaks the connection."""
     url, body = SDKS[gateway.provider.wire].raw(gateway.base_url)
     content = b""
@@ -32,25 +34,29 @@ async def read(gateway: Gate, *, leave_after: int | None = None, **headers: str)
             content += data
             if leave_after is not None and len(content) >= leave_after:
                 return content
+            if leave_after_events is not None and content.count(b"data:") >= leave_after_events:
+                return content
     return content
 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_the_same_request_gets_the_answer_that_its_client_left(wire: str) -> None:
-    async with gate(wire, [SCRIPT], stream_args_unasked=wire == "gemini", deltas_per_second=40) as whole:
-        expected = await read(whole)
-    for leave_after in range(1, len(expected) * 4 // 5, len(expected) // 5):
-        async with gate(
-            wire, [SCRIPT], settings=LINGERS, stream_args_unasked=wire == "gemini", deltas_per_second=40
-        ) as gateway:
-            half = await read(gateway, leave_after=leave_after)
-            assert expected.startswith(half)
-            assert len(half) < len(expected)
+    provider = ScriptedProvider(wire, [SCRIPT] * 20, stream_args_unasked=wire == "gemini")
+    async with provider, Valve(port_of(provider)) as valve, before(provider, LINGERS, valve.origin) as gateway:
+        events = (await read(gateway)).count(b"data:")
+        for place in range(1, events, events // 5):
+            valve.open.clear()
+            valve.next_cut = place
+            half = await read(gateway, leave_after_events=place)
             await until_unread(gateway)
-            assert await read(gateway) == expected
-            assert len(gateway.provider.requests) == 1
-            [run] = await gateway.runs()
+            valve.open.set()
+            whole = await read(gateway)
+            assert whole.startswith(half)
+            assert len(half) < len(whole)
+            assert (half.count(b"data:"), whole.count(b"data:")) == (place, events)
+            run = (await gateway.runs())[-1]
             assert await gateway.arguments(run.run_id) == [("write", {"title": "Tides", "content": LONG})]
+        assert len(provider.requests) == 1 + len(range(1, events, events // 5))
 
 
 async def test_equal_requests_at_the_same_time_stay_two() -> None:
