@@ -19,8 +19,10 @@ from callstream.guards import Guard
 from callstream.journal import Journal, open_journal
 from callstream.runtime import Engine, Observer, Observers, Run, Settings, SyncRun, usual_observers
 from callstream.runtime.answers import LeftBehind
+from callstream.runtime.continuing import OnDivergence, check_on_divergence
 from callstream.runtime.engine import OnRejected
 from callstream.runtime.ownloop import OwnLoop, Work
+from callstream.runtime.programs import check_journal, kept_for, take_up
 from callstream.runtime.progress import ProgressHandler
 from callstream.runtime.run import check_thread_id
 from callstream.tap import Collapse, Tap, TapSettings, TapTransport
@@ -214,6 +216,8 @@ class Callstream:
         principal: str | None = None,
         run_input: Any = None,
         rejected: OnRejected | None = None,
+        continues: bool = False,
+        on_divergence: OnDivergence = "fail",
     ) -> _RunContext:
         """A run as a context: ``async with cs.run("thread-1") as run``. Leaving it ends the run.
 
@@ -228,15 +232,39 @@ class Callstream:
         arrives without that call, and the tap tells the model: by itself, if the program gets no other call, else with
         the results of those; ``"say"``, the response has a sentence in the place of that call. Without it the settings
         decide.
-        """
-        how: dict[str, Any] = {"principal": principal, "run_input": run_input, "rejected": rejected}
-        return _RunContext(partial(self._continue, thread_id, run_id, **how), self.own_loop)
 
-    async def _continue(self, thread_id: str, run_id: str | None, *, principal: str | None, **how: Any) -> Run:
+        ``continues``: if the process dies and the program is started again, the run of this ``run_id`` goes on: what a model
+        has answered, and what tools have returned, is given back from the journal, which has to be on disk, until something
+        is asked that was not. ``on_divergence``: if a model is asked something else than before, the run fails (``"fail"``),
+        or the model is asked (``"ask"``).
+        """
+        how: dict[str, Any] = {"principal": principal, "rejected": rejected}
+        start = partial(self._next_run, thread_id, run_id, run_input=run_input, **how)
+        if continues:
+            if run_id is None:
+                raise UsageError("a run that continues is found by its id: give it a run_id")
+            check_on_divergence(on_divergence)
+            check_journal(self.journal)
+            start = partial(self._same_run, thread_id, run_id, run_input, on_divergence, **how)
+        return _RunContext(start, self.own_loop)
+
+    async def _same_run(
+        self, thread_id: str, run_id: str, run_input: Any, on_divergence: OnDivergence, **how: Any
+    ) -> Run:
+        """Goes on with the run of that id, or starts it."""
+        await self.journal.open()
+        earlier = await take_up(self.engine, check_thread_id(thread_id), run_id, on_divergence=on_divergence, **how)
+        if earlier is not None:
+            return earlier
+        return await self._next_run(thread_id, run_id, run_input=run_input, kept=kept_for(run_id), **how)
+
+    async def _next_run(
+        self, thread_id: str, run_id: str | None, *, principal: str | None, run_input: Any, **how: Any
+    ) -> Run:
         """Starts a run, and tells abort hooks of the calls that a dead process has left in its thread."""
         has_hooks = self.engine.has_abort_hooks
         orphaned = await self.left_behind.find(check_thread_id(thread_id), principal) if has_hooks else []
-        run = await self.start(thread_id, run_id, as_current=False, principal=principal, **how)
+        run = await self.begin(RunStarted(thread_id, principal, run_input), run_id, as_current=False, **how)
         await self.left_behind.tell(orphaned)
         return run
 

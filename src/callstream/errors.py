@@ -192,12 +192,20 @@ class Diverged(CallstreamError):
         self.path = path
 
 
+class ToolFailed(CallstreamError):
+    """A tool has failed in an earlier attempt of a run that goes on, and does not run again. The text: what it raised."""
+
+    def __init__(self, tool_name: str, error: str) -> None:
+        super().__init__(error)
+        self.tool_name = tool_name
+
+
 class RunOver(UsageError):
     """Something was asked of a run that has ended, or is being ended."""
 
 
 class RunIdTaken(UsageError):
-    """A run of that id has begun in this process already."""
+    """A run of that id has begun already, in this process or in another one that lives."""
 
 
 class LimitExceeded(CallstreamError):

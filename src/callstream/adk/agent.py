@@ -53,7 +53,7 @@ from callstream.events import InputKept, MessageReceived, Record, RunStarted
 from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.answers import Directory
-from callstream.runtime.continuing import pack
+from callstream.runtime.continuing import OnDivergence, pack
 from callstream.runtime.repeats import AppRuns
 
 logger = logging.getLogger("callstream")
@@ -181,6 +181,8 @@ class ADKAgent:
         self._closings = 0
         self.continues = False
         """Whether its runs are kept so that another process can go on with them; a server that takes runs over says so."""
+        self.on_divergence: OnDivergence = "fail"
+        """What becomes of one of them that goes on here and asks a model something else than before."""
 
     def keep_in(self, journal: Journal | None, session_service: BaseSessionService | None) -> None:
         """Says where calls and sessions are kept that would be in memory because the agent was not told. None: they are.
@@ -343,8 +345,8 @@ class ADKAgent:
 
         Raises CannotGoOn if that is not possible; the run has ended then.
         """
-        run = await Run.go_on(self.callstream.engine, run_id)
-        run.host_traces = True
+        engine, on_divergence = self.callstream.engine, self.on_divergence
+        run = await Run.go_on(engine, run_id, on_divergence=on_divergence, host_traces=True)
         replay = None if run.keeping is None else run.keeping.replay
         assert replay is not None, "it goes on"
         kept = json.loads(replay.run_input)

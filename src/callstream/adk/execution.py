@@ -37,16 +37,16 @@ from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.events import CallProgressed, OutputKept
 from callstream.runtime import Run
-from callstream.runtime.continuing import INTERRUPTED, Replay
-from callstream.runtime.run import OneCall, current_model_call, current_tool
-from callstream.tools import NOT_DONE, UNKNOWN, Tool, call_claims, current_progress, is_tool, starts_early
+from callstream.runtime.claims import OneCall
+from callstream.runtime.continuing import Replay
+from callstream.runtime.earlier import RUNNING
+from callstream.runtime.run import current_model_call, current_tool
+from callstream.tools import call_claims, current_progress, is_tool, starts_early
 
 logger = logging.getLogger("callstream")
 
 current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
 """The tool in whose context this is, if it runs an agent of its own."""
-
-_RUNNING = (CallState.EXECUTING, CallState.RUNNING_EARLY)
 
 
 class Execution:
@@ -104,35 +104,14 @@ class Execution:
         self, run: Run, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
     ) -> dict[str, Any] | None:
         """What a call of an earlier attempt of the run came to; None if its tool has to run."""
-        if call.call_id in replay.given or call.run_id != run.run_id:
+        if call.state in RUNNING and isinstance(tool, AgentTool):
             return None
-        if call.state in _RUNNING and not isinstance(tool, AgentTool):
-            await self._settle(run, replay, call, function_of(tool))
-            call = run.call(call.call_id)
-        if call.state not in HAS_OUTCOME:
+        earlier = await run.earlier.settle(call.call_id, function_of(tool), lambda found: _as_json(_as_response(found)))
+        if earlier is None or earlier.state not in HAS_OUTCOME:
             return None
-        replay.given.add(call.call_id)
         if (done := replay.outputs.get((call.call_id, 0))) is not None:
             do_again(done, context)
-        return {"error": call.error} if call.state is CallState.FAILED else _as_response(call.result)
-
-    async def _settle(self, run: Run, replay: Replay, call: Call, function: Tool[Any] | None) -> None:
-        """Decides about a call whose tool was running when the process died, by what was in force then and is now."""
-        rule = replay.rules.get(call.call_id, "unsafe")
-        if function is None or rule != function.replay:
-            rule = "unsafe"
-        if rule == "safe" and call.state is CallState.EXECUTING:
-            return
-        if rule == "reconcile" and function is not None and function.reconcile is not None:
-            found = function.reconcile(call)
-            found = await found if inspect.isawaitable(found) else found
-            if found is NOT_DONE and call.state is CallState.EXECUTING:
-                return
-            if found is not UNKNOWN and found is not NOT_DONE:
-                await run.complete(call.call_id, _as_json(_as_response(found)))
-                return
-        logger.warning("run %s: tool %s was interrupted, and its outcome is unknown", run.run_id, call.name)
-        await run.fail(call.call_id, INTERRUPTED)
+        return {"error": earlier.error} if earlier.state is CallState.FAILED else _as_response(earlier.result)
 
     def was_given_again(self, invocation: Invocation, context: ToolContext) -> bool:
         """Whether the result of a call is that of an earlier attempt of the run."""
@@ -180,7 +159,7 @@ class Execution:
     ) -> None:
         """Records the result: the tool has returned, or another callback turned what it raised into one."""
         call = invocation.find_call(Speaker.within(tool_context), tool_context.function_call_id)
-        if call is None or call.state not in _RUNNING or invocation.run.outcome is not None:
+        if call is None or call.state not in RUNNING or invocation.run.outcome is not None:
             return
         if call.call_id in invocation.streaming:
             return
@@ -203,7 +182,7 @@ class Execution:
 
     def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
         call = invocation.find_call(Speaker.within(tool_context), tool_context.function_call_id)
-        if call is not None and call.state in _RUNNING:
+        if call is not None and call.state in RUNNING:
             invocation.errors[call.call_id] = error
 
     async def read_event(self, invocation: Invocation, event: Event) -> None:
@@ -229,7 +208,7 @@ class Execution:
                 await invocation.run.record([CallProgressed(call.call_id, _as_json(response.response))])
                 continue
             is_delegated = event.author == USER and call.state is CallState.ARGS_COMPLETE
-            if call.state not in _RUNNING and call.call_id not in invocation.reported and not is_delegated:
+            if call.state not in RUNNING and call.call_id not in invocation.reported and not is_delegated:
                 continue
             invocation.reported.discard(call.call_id)
             invocation.errors.pop(call.call_id, None)
@@ -288,7 +267,7 @@ class Execution:
         """Nobody made a result of what these tools raised."""
         errors, invocation.errors = invocation.errors, {}
         for call_id, error in errors.items():
-            if invocation.run.call(call_id).state in _RUNNING:
+            if invocation.run.call(call_id).state in RUNNING:
                 await invocation.run.fail(call_id, error)
 
     async def fail_unanswerable(self, invocation: Invocation) -> None:

@@ -139,9 +139,9 @@ class Housekeeper:
             await asyncio.sleep(0)
         return swept
 
-    async def adopt(self, apps: Container[str]) -> list[str]:
+    async def adopt(self, apps: Container[str], run_id: str | None = None) -> list[str]:
         await self.patiently(self._store.release_gone, processes.is_gone)
-        adopted = await self.patiently(self._store.adopt, apps, _ADOPT_LIMIT)
+        adopted = await self.patiently(self._store.adopt, apps, _ADOPT_LIMIT, run_id)
         self._followers.wake(adopted)
         return adopted
 

@@ -64,6 +64,8 @@ class Journal:
     ) -> None:
         self._store = store
         self._redact = settings.redact
+        self.lease_ttl = settings.lease_ttl
+        """Seconds after which a process counts as dead that has not renewed its lease."""
         self._followers = Followers()
         self._housekeeper = Housekeeper(store, self._followers, settings)
         self._worker = worker(store, self._followers, settings, self._housekeeper)
@@ -167,14 +169,16 @@ class Journal:
         """
         return await self._worker.do(self._housekeeper.sweep)
 
-    async def adopt(self, apps: Container[str]) -> list[str]:
+    async def adopt(self, apps: Container[str], run_id: str | None = None) -> list[str]:
         """Takes runs of dead processes over that can go on with one of these apps (``InputKept``), and returns their ids.
+
+        ``run_id``: that run alone.
 
         From now on they are this process's, which has to go on with them or to end them. Of several processes that ask, one
         gets a run. A process of this machine that is gone counts as dead at once, others when their lease has run out.
         """
         await self._worker.open()
-        return await self._worker.do(self._housekeeper.adopt, apps) if self._worker.may_judge else []
+        return await self._worker.do(self._housekeeper.adopt, apps, run_id) if self._worker.may_judge else []
 
     async def forget(
         self,

@@ -159,9 +159,9 @@ class MemoryStore:
         self._wake_others(committed.changed)
         return committed
 
-    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
+    async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
         with self._lock:
-            adopted = await self._writer.adopt(self, apps, limit)
+            adopted = await self._writer.adopt(self, apps, limit, run_id=run_id)
             self._writes = -1
         return adopted
 
@@ -264,10 +264,11 @@ class MemoryStore:
         lines = [(key, line) for key in run_keys for line in self._tables.keys[key].log]
         return [(key, line.kind, line.body) for key, line in lines if not line.kind & _PIECE]
 
-    async def orphans(self, limit: int) -> Iterable[RunFacts]:
+    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
         active = [run for run in self._tables.runs.values() if run.row.outcome is None]
         alive = {*self._alive(), self._writer.name}
-        return [run.facts() for run in active if run.writer not in alive][:limit]
+        orphaned = [run.facts() for run in active if run.writer not in alive]
+        return [facts for facts in orphaned if run_id in (None, facts.run_id)][:limit]
 
     def _alive(self) -> list[str]:
         now = time.time()

@@ -79,8 +79,11 @@ class Tables(Protocol):
         """Run key, kind and body of the records of those runs that are no pieces, in their order."""
         ...
 
-    async def orphans(self, limit: int) -> Iterable[RunFacts]:
-        """Runs that have not ended and whose process is dead. It cannot write to them any more from now on."""
+    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
+        """Runs that have not ended and whose process is dead. It cannot write to them any more from now on.
+
+        ``run_id``: that one alone, if it is such a run.
+        """
         ...
 
     async def take_over(self, run_keys: Sequence[int]) -> None:
@@ -115,13 +118,21 @@ class Writer:
         return Committed(plan.outcomes, plan.changed_runs(followed))
 
     async def adopt(
-        self, tables: Tables, apps: Container[str], limit: int, lives: Callable[[str], bool] | None = None
+        self,
+        tables: Tables,
+        apps: Container[str],
+        limit: int,
+        lives: Callable[[str], bool] | None = None,
+        *,
+        run_id: str | None = None,
     ) -> list[str]:
         """Takes over runs of dead processes that can go on with an app of these, and returns their ids.
 
-        ``lives``: whether a writer's process is seen to live, where its lease may have run out without that.
+        ``lives``: whether a writer's process is seen to live, where its lease may have run out without that. ``run_id``:
+        that run alone.
         """
-        orphans = [run for run in await tables.orphans(limit) if run.run_id not in self._others]
+        found = await tables.orphans(limit, run_id)
+        orphans = [run for run in found if run_id is not None or run.run_id not in self._others]
         events = await _events_of(tables, [run.key for run in orphans])
         mine = []
         for run in orphans:
@@ -129,7 +140,7 @@ class Writer:
             if app is not None and app in apps:
                 if lives is None or not lives(run.writer or ""):
                     mine.append(run)
-            else:
+            elif run_id is None:
                 self._others.add(run.run_id)  # it need not be read again and again
         if mine:
             await tables.take_over([run.key for run in mine])
@@ -504,7 +515,7 @@ class Store(Protocol):
         """Closes up to so many runs of dead processes and returns their ids; see ``Writer.sweep``."""
         ...
 
-    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
+    async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
         """Takes over runs of dead processes; see ``Writer.adopt``."""
         ...
 

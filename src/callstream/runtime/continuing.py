@@ -17,13 +17,13 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from callstream import codec
 from callstream.calls import Call, CallState
-from callstream.errors import Diverged
+from callstream.errors import Diverged, UsageError
 from callstream.events import (
     CallExecuting,
     CallStarted,
@@ -46,6 +46,12 @@ logger = logging.getLogger("callstream")
 
 OnDivergence: TypeAlias = Literal["fail", "ask"]
 
+
+def check_on_divergence(value: Any) -> None:
+    if value not in get_args(OnDivergence):
+        raise UsageError(f"expected on_divergence to be 'fail' or 'ask', got {value!r}")
+
+
 INTERRUPTED = (
     "interrupted: the process stopped while this tool ran. It may or may not have taken effect: check before you call it "
     "again."
@@ -55,6 +61,7 @@ INTERRUPTED = (
 _HEADERS = ("content-type", "request-id", "x-request-id")
 """What SDKs look at. Nothing else of a response's head is kept."""
 _LEVEL = 1
+_TRACE = "callstream trace"
 
 
 def pack(data: bytes) -> str:
@@ -145,7 +152,7 @@ class Replay:
         self._turns = [
             KeptTurn(response_id, author, request, kept[response_id], tuple(calls.get(response_id, ())))
             for response_id, (request, author) in asked.items()
-            if response_id in kept
+            if response_id in kept and not self._is_dropped(response_id)
         ]
         cut = [response_id for response_id in asked if response_id not in kept]
         self._cut = {(asked[response_id][1], asked[response_id][0].request) for response_id in cut}
@@ -162,13 +169,32 @@ class Replay:
         self._reported = [
             call_id for response_id in calls if response_id not in asked for call_id in calls[response_id]
         ]
+        self.delivered: set[str] = set()
+        """The calls of turns that were given back."""
         self.given: set[str] = set()
         """The calls whose outcome was given back."""
+        self.dropped: tuple[str, ...] = ()
+        """The messages of answers that are not asked for any more, since the agent asks something else."""
+        self.begun: set[str] = set()
+        """The calls whose tools run again."""
+
+    def _is_dropped(self, response_id: str) -> bool:
+        """Whether an earlier attempt has gone on without the response: all that was shown of it is void."""
+        shown = self._messages.get(response_id)
+        return bool(shown) and self._is_void.issuperset(shown or ())
 
     @property
     def run_input(self) -> bytes:
         """What the run was asked for."""
         return b"" if self.input is None else unpack(self.input.data)
+
+    def has(self, call_id: str) -> bool:
+        """Whether an earlier attempt has made this call, and nothing has become of it in this one yet."""
+        return call_id in self._own and call_id not in self.given and call_id not in self.begun
+
+    def hides(self, call_id: str) -> bool:
+        """Whether the call is one of a turn that was not given back yet, so that its program does not know it."""
+        return call_id in self._own and call_id not in self.delivered
 
     def obstacle(self, calls: Iterable[Call]) -> str | None:
         """Why the run cannot go on; None if it can. ``calls``: all of the run."""
@@ -192,6 +218,7 @@ class Replay:
         turn = next((turn for turn in left if turn.asked.request == digest.whole), None)
         if turn is not None:
             self._turns.remove(turn)
+            self.delivered.update(turn.call_ids)
             return turn
         if not left or (author, digest.whole) in self._cut:
             return None
@@ -200,6 +227,7 @@ class Replay:
             raise Diverged(author, path)
         logger.warning("a request of %s differs from what was asked before, at %s: the model is asked", author, path)
         self._turns = [turn for turn in self._turns if turn.author != author]
+        self.dropped = tuple(message_id for turn in left for message_id in self._messages.get(turn.response_id, ()))
         return None
 
     def unknown(self, events: Sequence[RunEvent]) -> list[RunEvent]:
@@ -237,15 +265,32 @@ class Keeping:
         self._on_divergence = on_divergence
         self.replay = replay
         self.is_given_up = False
+        self.elsewhere: frozenset[str] = frozenset()
+        """Tools that do not run here, but at the client."""
+        self.trace: str | None = None
+        """The span of this attempt (``traceparent``), if it is traced."""
 
     @property
     def attempt(self) -> int:
         return 1 if self.replay is None else self.replay.attempt + 1
 
+    @property
+    def earlier_traces(self) -> list[str]:
+        """The spans of the attempts before."""
+        outputs = {} if self.replay is None else self.replay.outputs
+        return [traced for (name, _), traced in outputs.items() if name == _TRACE]
+
+    def traced(self) -> list[RunEvent]:
+        """What is kept of this attempt's span."""
+        return [] if self.trace is None else [OutputKept(_TRACE, self.attempt, self.trace)]
+
     async def ask(self, digest: Digest, author: str | None) -> KeptTurn | str:
         """The answer that an earlier attempt got to the request; else the id of the response that is to come."""
         if self.replay is not None and (turn := self.replay.answer(digest, author, self._on_divergence)) is not None:
             return turn
+        if self.replay is not None and self.replay.dropped:
+            void, self.replay.dropped = self.replay.dropped, ()
+            await self._record([RunResumed(self.attempt, void)])
         response_id = self._new_response_id()
         await self._record([RequestKept(digest.whole, digest.parts)], response_id=response_id, author=author)
         return response_id

@@ -345,7 +345,9 @@ class RunObserver(Protocol[_Observed_contra]):
     logged, and changes nothing. It must not wait. If it has a method ``run_entered(run)``, that is called in the context
     of the run's work when it begins (``async with run``), and what it returns when the work ends there. These, too, are
     called where an observer has them: ``response_ended(run, event)``, with the usage of a model's response;
-    ``asked_again(run, wire)``, when the tap asks the model again because none of its calls can run; of a gateway
+    ``asked_again(run, wire)``, when the tap asks the model again because none of its calls can run; of a run that goes on
+    ``turn_given(run)``, when a request is answered from the journal, and ``tool_interrupted(run, call)``, when the model is
+    told that the outcome of a tool is unknown; of a gateway
     ``answer_began(upstream, status, seconds)``, seconds after its request, and ``answer_attached(upstream)``, when a client
     came back for it.
     """
@@ -403,6 +405,12 @@ class Observers(Generic[RunT]):
 
     def asked_again(self, run: RunT, wire: str) -> None:
         self._notify_able("asked_again", run, wire)
+
+    def turn_given(self, run: RunT) -> None:
+        self._notify_able("turn_given", run)
+
+    def tool_interrupted(self, run: RunT, call: Call) -> None:
+        self._notify_able("tool_interrupted", run, call)
 
     def answer_began(self, upstream: str, status: int, seconds: float) -> None:
         self._notify_able("answer_began", upstream, status, seconds)

@@ -1,36 +1,19 @@
 """A run: one turn of an agent, from its input to its end.
 
 ``core`` says what happens to it. Leaving it ends it: finished, failed with an exception, cancelled with a cancellation.
-
-``Claims`` says which of the model's calls a tool runs for that is called in Python. A framework calls a tool without
-saying for which call. It has changed the arguments, perhaps: filled in defaults, stripped text, made objects of them.
-So a call of a tool in a run is one of the model's calls of that tool, each of them once: the one whose arguments are
-most alike, and of those that are equally alike the first. What follows from it:
-
-- a tool that has begun early is waited for, and does not run again;
-- the tool of a call that was rejected does not run;
-- a call whose tool has run is not undone when the run ends before its result was seen: see ``Ending``;
-- the tool can find out its own call: ``current_call``.
-
-A tool that is not called for the model, as a helper of another tool, is not taken for a call: inside of a tool there
-are no claims.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
-import msgspec
-
-from callstream.calls import Call, CallEvent, CallState, Refusal, ToolResult, refusal
+from callstream.calls import HAS_OUTCOME, Call, CallEvent, CallState, Refusal, ToolResult, refusal
 from callstream.errors import CallRejected, CannotGoOn, JournalError, RunOver, TransitionError, UsageError
 from callstream.events import (
     CallDiscarded,
@@ -41,108 +24,20 @@ from callstream.events import (
     RunResumed,
     RunStarted,
 )
+from callstream.runtime.claims import Claims
 from callstream.runtime.continuing import OnDivergence, Replay
 from callstream.runtime.core import RunCore
-from callstream.runtime.early import EarlyPolicy, EarlyRun, EarlyRuns
+from callstream.runtime.earlier import EarlierCalls, outcome_of
+from callstream.runtime.early import EarlyPolicy, EarlyRuns
 from callstream.runtime.engine import Engine, OnRejected
 from callstream.runtime.log import Ending, is_being_cancelled, wait_for_result, wait_until_done
 from callstream.runtime.response import GivenResponse, Response, WithheldRun
 from callstream.runtime.textfilter import TextFilter
 from callstream.runtime.tooluse import ToolUse
-from callstream.tools import CallClaims, ClaimedCall, Streamed, Tool, call_claims
+from callstream.tools import CallClaims, Tool, call_claims
 from callstream.wire.transcript import ArgumentText, json_text
 
 _CALL_EVENTS = get_args(CallEvent)
-
-
-class Claims:
-    """Of one run. Tools are called in any thread."""
-
-    def __init__(self, run: RunCore, tool_use: ToolUse, early: EarlyRuns) -> None:
-        self._run = run
-        self._tool_use = tool_use
-        self._early = early
-        self._claimed: set[str] = set()
-        self._delivered: set[str] = set()
-        self._lock = threading.Lock()
-
-    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        """The call that this call of the tool in Python means, which is claimed by that; None if it means none.
-
-        Raises CallRejected if the tool must not run for it.
-        """
-        run = self._run
-        if run.outcome is not None:
-            return None
-        with self._lock:
-            waiting = [call for call in run.calls if call.call_id not in self._claimed and self._may_mean(tool, call)]
-            if not waiting:
-                return None
-            call = max(waiting, key=lambda each: self._likeness(tool, each, args, kwargs))  # the first of equals
-            self._claimed.add(call.call_id)
-        early = self._early.begun(call.call_id)
-        joined = None if early is None else early.join()
-        if joined is None and call.state is CallState.DISCARDED:
-            raise run.rejection(call.call_id)
-        return ClaimedCall(call, joined)
-
-    def mark_delivered(self, call_ids: Collection[str]) -> None:
-        """The program has got these calls whole, and runs their tools by itself."""
-        self._delivered |= set(call_ids)
-
-    def handed_over(self) -> frozenset[str]:
-        """The calls whose tools have run, or may have: that is not seen where a tool is not one of this Callstream."""
-        tools = self._run.engine.tools
-        unseen = {call.call_id for call in self._run.calls if call.name not in tools}
-        return frozenset(self._claimed | (self._delivered & unseen))
-
-    def _may_mean(self, tool: Tool[Any], call: Call) -> bool:
-        run = self._run
-        early = self._early.begun(call.call_id)
-        if early is not None:
-            is_whole = not call.is_being_written or (run.rejected == "forward" and call.state is CallState.DISCARDED)
-            return early.tool == tool and not early.is_joined and is_whole
-        if run.engine.find_tool(call.name) != tool:
-            return False
-        if call.state is CallState.DISCARDED:
-            return run.rejected == "forward" and self._tool_use.is_untold(call)
-        return call.state in (CallState.ARGS_COMPLETE, CallState.EXECUTING)
-
-    def _likeness(self, tool: Tool[Any], call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-        """How many arguments of a call of the tool in Python are those that the model wrote, or what was made of them."""
-        try:
-            bound = inspect.signature(tool).bind_partial(*args, **kwargs).arguments
-        except TypeError:
-            return -1
-        written = call.args if isinstance(call.args, dict) else {}
-        early: EarlyRun | None = self._early.begun(call.call_id)
-        typed = early.given if early is not None and isinstance(early.given, dict) else {}
-        values = {**{name: value for name, value in typed.items() if not isinstance(value, Streamed)}, **written}
-        return sum(name in bound and _is_equal(bound[name], values[name], typed.get(name)) for name in values)
-
-
-class OneCall:
-    """For a host that knows which call it runs: the tool that it calls is that call's, which may have begun."""
-
-    def __init__(self, call: Call, tool: Tool[Any], early: EarlyRun | None = None) -> None:
-        self._claimed = ClaimedCall(call, early)
-        self._tool = tool
-
-    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        return self._claimed if self._tool == tool else None
-
-
-def _is_equal(value: Any, written: Any, converted: Any) -> bool:
-    try:
-        return value in (written, converted) or bool(msgspec.to_builtins(value, enc_hook=_dump) == written)
-    except (TypeError, ValueError):
-        return False
-
-
-def _dump(value: Any) -> Any:
-    if not hasattr(value, "model_dump"):
-        raise TypeError(f"{type(value).__name__} is no JSON")
-    return value.model_dump(mode="json")
 
 
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
@@ -175,7 +70,9 @@ class Run(RunCore):
         self.tool_use = ToolUse(self, self._barrier)
         self.early = EarlyRuns(self, self.tool_use, self._write)
         """The tools that run before the response has ended."""
-        self.claims = Claims(self, self.tool_use, self.early)
+        self.earlier = EarlierCalls(self)
+        """What calls have come to in earlier attempts."""
+        self.claims = Claims(self, self.tool_use, self.early, self.earlier)
         """Which calls are meant by tools that are called in Python."""
         self.unfinished: dict[str, Response] = {}
         """Responses that go on with the answer to a request that brings the key."""
@@ -215,7 +112,15 @@ class Run(RunCore):
         return run
 
     @classmethod
-    async def go_on(cls, engine: Engine[Run], run_id: str, *, on_divergence: OnDivergence = "fail") -> Run:
+    async def go_on(
+        cls,
+        engine: Engine[Run],
+        run_id: str,
+        *,
+        on_divergence: OnDivergence = "fail",
+        rejected: OnRejected | None = None,
+        host_traces: bool = False,
+    ) -> Run:
         """Goes on with a run that this process has taken over (``Journal.adopt``): all that it has is known.
 
         Raises CannotGoOn if its agent cannot run again; the run has ended then.
@@ -223,7 +128,8 @@ class Run(RunCore):
         records = await engine.journal.read_whole([run_id])
         started = records[0].event
         assert isinstance(started, RunStarted), "every run that is taken over began with it"
-        run = cls(engine, started.thread_id, run_id, started.principal)
+        run = cls(engine, started.thread_id, run_id, started.principal, rejected=rejected)
+        run.host_traces = host_traces
         replay = Replay(records)
         await run._restore(records)
         if (obstacle := replay.obstacle(run.calls)) is not None:
@@ -234,7 +140,7 @@ class Run(RunCore):
         discarded = [CallDiscarded(call.call_id, "interrupted") for call in open_calls]
         await run.record([RunResumed(replay.attempt + 1, replay.void), *discarded])
         run.keep(replay=replay, on_divergence=on_divergence)
-        engine.observers.run_started(run)
+        run._observe()
         return run
 
     async def _begin(self, events: Sequence[RunEvent]) -> None:
@@ -250,7 +156,12 @@ class Run(RunCore):
         finally:
             engine.release_run_id(self.run_id)
         engine.add_run(self.run_id, self)
-        engine.observers.run_started(self)
+        self._observe()
+
+    def _observe(self) -> None:
+        self.engine.observers.run_started(self)
+        if self.keeping is not None and (traced := self.keeping.traced()):
+            self.submit(traced, lambda error: None)
 
     async def _stop_when_started(self, starting: asyncio.Future[None]) -> None:
         """Ends a run whose starter was cancelled: nothing else has it, so nothing else could end it."""
@@ -399,8 +310,11 @@ class Run(RunCore):
         if (early := self.early.begun(call_id)) is not None:
             await self.ready(call_id)
             return await early.wait()
+        earlier = await self.earlier.settle(call_id, self.engine.find_tool(self.call(call_id).name))
+        if earlier is not None and earlier.state in HAS_OUTCOME:
+            return outcome_of(earlier)
         typed = await self.tool_use.convert(call_id)
-        call = await self.execute(call_id)
+        call = await self.execute(call_id) if earlier is None else earlier
         tool = self.engine.tool(call.name)
         running = asyncio.ensure_future(self.engine.call_tool(tool, call, self.progress_of(call_id), typed))
         undo = self.on_stop(lambda reason: running.cancel())
@@ -427,7 +341,7 @@ class Run(RunCore):
         """
         results = []
         for call_id in [call.call_id for call in self.calls]:
-            if call_id in self.tool_use.told or call_id in self._invoking:
+            if call_id in self.tool_use.told or call_id in self._invoking or self.earlier.hides(call_id):
                 continue
             self.tool_use.told.add(call_id)
             result = None
@@ -445,7 +359,8 @@ class Run(RunCore):
         told = partial(ToolResult, call.call_id, call.name, call.wire_id)
         early = self.early.begun(call.call_id)
         has_run = early is not None and not early.is_joined and not call.is_being_written
-        if call.state is CallState.ARGS_COMPLETE or (has_run and call.state is not CallState.DISCARDED):
+        is_earlier = call.state is not CallState.DISCARDED and self.earlier.has(call.call_id)
+        if call.state is CallState.ARGS_COMPLETE or is_earlier or (has_run and call.state is not CallState.DISCARDED):
             try:
                 value = await self.invoke(call.call_id)
             except CallRejected as rejected:

@@ -2,8 +2,9 @@
 
 One span per run (``invoke_agent``) and one per call (``execute_tool``). A run's span is a child of the span that was
 current when the run started, and is itself current while the run works (``async with run``), so that spans of other
-libraries land in the same trace. A call's span starts with the call, so it covers what happens before the tool runs; its
-attributes tell the phases apart. A call that awaits an answer ends its span; if it executes later, it gets another one.
+libraries land in the same trace. A run that goes on in another process has another span, with links to those before.
+A call's span starts with the call, so it covers what happens before the tool runs; its attributes tell the phases apart. A
+call that awaits an answer ends its span; if it executes later, it gets another one.
 
 Some hosts trace agents and tools themselves; google-adk does. For them (``run.host_traces``) the run's span is just
 ``run``, and a call's span is ``tool_arguments``: what the host cannot see, from the first argument to the moment when the
@@ -21,13 +22,15 @@ from typing import Any, Final
 
 import msgspec
 from opentelemetry import context, metrics, propagate, trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from callstream.calls import AT_REST, HAS_OUTCOME, Call, CallState
 from callstream.events import ResponseEnded
 from callstream.runtime.run import Run
 
 SCOPE: Final = "callstream"
+_CONTEXT: Final = TraceContextTextMapPropagator()
 _TOKENS: Final = {
     "input": (
         *("input_tokens", "prompt_tokens", "promptTokenCount", "inputTokens", "total_input_tokens"),
@@ -107,6 +110,14 @@ class Telemetry:
         self._taken_over = meter.create_counter(
             "callstream.runs.taken_over", "{run}", "Runs of other processes that went on here."
         )
+        self._turns_given = meter.create_counter(
+            "callstream.turns.given",
+            "{turn}",
+            "Requests of runs that went on which the journal answered, and no model.",
+        )
+        self._interrupted = meter.create_counter(
+            "callstream.tools.interrupted", "{call}", "Tools of which the model was told that their outcome is unknown."
+        )
         self._active_runs = meter.create_up_down_counter("callstream.runs.active", "{run}", "Active runs.")
         self._streams = meter.create_up_down_counter("callstream.streams.active", "{stream}", "Streams that are read.")
         self._runs: dict[str, _Observed] = {}
@@ -117,11 +128,16 @@ class Telemetry:
         attributes: dict[str, Any] = {"gen_ai.conversation.id": run.thread_id, "callstream.run.id": run.run_id}
         if not run.host_traces:
             attributes["gen_ai.operation.name"] = name
-        attempt = 1 if run.keeping is None else run.keeping.attempt
-        if attempt > 1:
-            attributes["callstream.run.attempt"] = attempt
+        links: list[Link] = []
+        if run.keeping is not None and run.keeping.attempt > 1:
+            attributes["callstream.run.attempt"] = run.keeping.attempt
+            links = [_link(traced) for traced in run.keeping.earlier_traces]
             self._taken_over.add(1)
-        span = self._tracer.start_span(name, kind=SpanKind.INTERNAL, attributes=attributes)
+        span = self._tracer.start_span(name, kind=SpanKind.INTERNAL, attributes=attributes, links=links)
+        if run.keeping is not None and span.get_span_context().is_valid:
+            carrier: dict[str, str] = {}
+            _CONTEXT.inject(carrier, trace.set_span_in_context(span))
+            run.keeping.trace = carrier.get("traceparent")
         self._runs[run.run_id] = _Observed(span, now, now)
         self._active_runs.add(1)
 
@@ -182,6 +198,12 @@ class Telemetry:
         for kind, count in _tokens(event.usage or {}).items():
             self._tokens.add(count, {"gen_ai.token.type": kind})
 
+    def turn_given(self, run: Run) -> None:
+        self._turns_given.add(1)
+
+    def tool_interrupted(self, run: Run, call: Call) -> None:
+        self._interrupted.add(1, {"gen_ai.tool.name": call.name})
+
     def answer_began(self, upstream: str, status: int, seconds: float) -> None:
         self._first_byte.record(seconds, {"callstream.upstream": upstream, "http.response.status_code": status})
 
@@ -231,6 +253,11 @@ class Telemetry:
 
 def _nothing() -> None:
     pass
+
+
+def _link(traced: str) -> Link:
+    """To the span of an earlier attempt."""
+    return Link(trace.get_current_span(_CONTEXT.extract({"traceparent": traced})).get_span_context())
 
 
 def _mark(span: Span, call: Call, own: Span) -> None:

@@ -177,7 +177,11 @@ class ToolUse:
 
     def _refusals(self) -> list[Refusal]:
         found = []
+        keeping = self._run.keeping
+        replay = None if keeping is None else keeping.replay
         for call in self._run.calls:
+            if replay is not None and replay.hides(call.call_id):
+                continue
             if call.reason is not None and self._barrier.is_refused(call):
                 found.append(Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call)))
             elif self._is_invented(call) and (

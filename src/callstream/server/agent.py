@@ -33,12 +33,16 @@ from callstream.events import (
     CallReturned,
     CallSigned,
     CallStarted,
+    InputKept,
     MessageReceived,
     RunEvent,
+    RunStarted,
 )
 from callstream.journal import RunRow
 from callstream.runtime import Run, StartedRun
 from callstream.runtime.answers import Directory
+from callstream.runtime.continuing import OnDivergence, pack
+from callstream.runtime.programs import check_journal
 
 logger = logging.getLogger("callstream.server")
 
@@ -91,6 +95,7 @@ class Successor(Protocol):
     apps: frozenset[str]
     can_continue: bool
     continues: bool
+    on_divergence: OnDivergence
 
     async def go_on(self, run_id: str) -> StartedRun: ...
 
@@ -108,8 +113,10 @@ AgentFunction: TypeAlias = Callable[[RunAgentInput], AsyncIterator[Any] | Awaita
 """An agent may be a mere function, too: an async generator, or a coroutine."""
 
 
-def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) -> Host:
-    """The agent as the server uses it."""
+def host_of(
+    agent: Host | Agent | AgentFunction, callstream: Callstream | None, name: str = "", *, continues: bool = False
+) -> Host:
+    """The agent as the server uses it. ``name``: under which its runs go on, if it ``continues``."""
     if isinstance(agent, Host):
         if callstream is not None and callstream is not agent.callstream:
             raise UsageError("the agent has a Callstream of its own; give the server none, or the same")
@@ -123,7 +130,9 @@ def host_of(agent: Host | Agent | AgentFunction, callstream: Callstream | None) 
         raise UsageError("this agent does not journal by itself: give the server its Callstream, callstream=…")
     if not isinstance(callstream, Callstream):
         raise UsageError(f"expected a Callstream, got {type(callstream).__name__}")
-    return FunctionHost(function, callstream)
+    if continues:
+        check_journal(callstream.journal)
+    return FunctionHost(function, callstream, name, can_continue=continues)
 
 
 def _accepts_input(function: Any) -> bool:
@@ -157,9 +166,15 @@ class _AsItIs:
 class FunctionHost:
     """Gives an ``Agent`` a run to work in, with the client's messages and answers in it."""
 
-    def __init__(self, function: AgentFunction, callstream: Callstream) -> None:
+    def __init__(
+        self, function: AgentFunction, callstream: Callstream, name: str = "", *, can_continue: bool = False
+    ) -> None:
         self._function = function
         self.callstream = callstream
+        self.apps = frozenset({name})
+        self.can_continue = can_continue
+        self.continues = False
+        self.on_divergence: OnDivergence = "fail"
 
     @property
     def view(self) -> View:
@@ -176,19 +191,31 @@ class FunctionHost:
             "tools": [{"name": tool.name} for tool in run_input.tools or ()],
             "digest": digest_of(run_input),
         }
-        run = await self.callstream.start(
-            run_input.thread_id,
+        run = await self.callstream.begin(
+            RunStarted(run_input.thread_id, principal, kept, exclusive),
             run_input.run_id,
-            principal=principal,
-            run_input=kept,
+            kept=self._all_input(run_input) if self.continues else None,
             as_current=False,
-            exclusive=exclusive,
             numbered=True,
         )
         return StartedRun(run, partial(self._work, run, run_input))
 
+    def _all_input(self, run_input: RunAgentInput) -> InputKept:
+        (name,) = self.apps
+        return InputKept(name, pack(run_input.model_dump_json(by_alias=True, exclude_none=True).encode()))
+
+    async def go_on(self, run_id: str) -> StartedRun:
+        """Goes on with a run that this process has taken over. Raises CannotGoOn if that is not possible."""
+        run = await Run.go_on(self.callstream.engine, run_id, on_divergence=self.on_divergence)
+        replay = None if run.keeping is None else run.keeping.replay
+        assert replay is not None, "it goes on"
+        run_input = RunAgentInput.model_validate_json(replay.run_input)
+        return StartedRun(run, partial(self._work, run, run_input))
+
     async def _work(self, run: Run, run_input: RunAgentInput) -> None:
         client_tools = frozenset(tool.name for tool in run_input.tools or ())
+        if run.keeping is not None:
+            run.keeping.elsewhere = client_tools
         async with run:
             for message in since_spoken(run_input.messages):
                 if isinstance(message, UserMessage):

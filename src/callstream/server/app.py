@@ -62,6 +62,7 @@ def create_app(
     view: View | None = None,
     name: str | None = None,
     label: str | None = None,
+    continues: bool = False,
 ) -> Starlette:
     """Serves an agent: ``POST /agui`` and all that belongs to it; the inspector is at ``/``.
 
@@ -69,11 +70,14 @@ def create_app(
     journal it uses. ``auth`` turns a request into a principal: threads belong to the principal that began them, and to
     everybody else they do not exist. Without it, anyone who can reach the server may do everything, so let it listen on
     loopback only. ``settings`` default to those of the environment. ``view`` says what clients are shown. ``name`` and
-    ``label`` are shown on the inspector's page.
+    ``label`` are shown on the inspector's page. ``continues``: runs of an agent that does not journal by itself go on in
+    another process, too, if theirs dies; those of an ``ADKAgent`` do, unless the settings say otherwise. They go on with an
+    agent of the same ``name``.
 
     The app closes the Callstream when it ends.
     """
-    host = host_of(agent, callstream)
+    name = name or _name_of(agent)
+    host = host_of(agent, callstream, name, continues=continues)
     kind = type(settings)
     if settings is not None and not isinstance(settings, ServerSettings):
         raise UsageError(f"expected settings to be a ServerSettings, got {kind.__module__}.{kind.__name__}")
@@ -82,7 +86,6 @@ def create_app(
     driver = driver_for(host, settings, logs_failures=False)  # LogObserver does
     health = JournalHealth(host.callstream.journal, settings.journal_seconds)
     access = Access(auth, host)
-    name = name or _name_of(agent)
     runs = RunRoutes(host, driver, health, access, settings, view)
     routes: list[Any] = [
         *runs.routes(),
@@ -122,9 +125,10 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         nonlocal heir
         await host.callstream.journal.open()
-        if settings.continue_runs and isinstance(host, Successor) and host.can_continue:
-            host.continues = True
-            heir = Heir(host.callstream.journal, driver, host.apps, host.go_on)
+        if (successor := _successor(host, settings)) is not None:
+            successor.continues = True
+            successor.on_divergence = settings.on_divergence
+            heir = Heir(host.callstream.journal, driver, successor.apps, successor.go_on)
             heir.start()
         try:
             yield
@@ -159,7 +163,13 @@ def create_app(
     app.state.callstream = host.callstream
     app.state.driver = driver
     app.state.close = close
+    app.state.continues = lambda: _successor(host, settings) is not None
     return app
+
+
+def _successor(host: Host, settings: ServerSettings) -> Successor | None:
+    """The host, if it goes on with runs of processes that have died."""
+    return host if settings.continue_runs and isinstance(host, Successor) and host.can_continue else None
 
 
 class _Health:

@@ -58,6 +58,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     continue_runs: bool = True
     """Whether a run whose process dies goes on in another one, or here after a restart, where journal and sessions are on
     disk. What does not end within ``shutdown_seconds`` is handed over. See [Continuing](continuing.md)."""
+    on_divergence: Literal["fail", "ask"] = "fail"
+    """What becomes of a run that goes on and whose agent asks its model something else than before. ``fail``: it fails, and
+    says where the requests differ. ``ask``: the model is asked, and the run goes on with the answer; what was shown of
+    answers that are not asked for any more is void, and what they cost is paid again."""
 
     # -- requests --
     max_body_bytes: int | None = 16 * _MIB

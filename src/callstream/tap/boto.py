@@ -96,6 +96,8 @@ class BotoTap:
     async def _receive(self, asked: Request, place: Place, params: dict[str, Any]) -> _Call:
         provider = provider_at(asked.path)
         assert provider is not None
+        if place.run is not None and place.run.keeping is not None:
+            await place.run.keeping.give_up("answers to clients of boto are not kept")
         exchange = await self._tapping.receive(provider, asked, place)
         told = tell(provider, asked, untold_refusals(provider, asked, place), place.run, self._tapping.lone)
         told.mark(place.run)  # a retry of botocore's has the same body

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -15,7 +15,7 @@ from callstream.calls import CallState, Refusal
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent
 from callstream.runtime import ModelCall, Run, RunEngine
-from callstream.runtime.continuing import KeptBody, KeptTurn
+from callstream.runtime.continuing import Keeping, KeptBody, KeptTurn
 from callstream.runtime.engine import check_ask_again, check_silence
 from callstream.runtime.response import GivenResponse
 from callstream.runtime.textfilter import TextFilter
@@ -24,7 +24,7 @@ from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.errors import raised_once
 from callstream.tap.implicit import ImplicitRuns
 from callstream.tap.place import Place
-from callstream.tools import Tool, describe
+from callstream.tools import Tool, current_call, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
 from callstream.wire.collapsing import Collapser
@@ -119,20 +119,40 @@ class Tapping:
                 await run.receive(said, author=model_call.author if model_call is not None else None)
         return Exchange(provider, asked, said, [])
 
-    async def kept(self, asked: Request, place: Place) -> KeptTurn | str | None:
+    async def kept(self, provider: Provider, asked: Request, place: Place) -> KeptTurn | str | None:
         """The answer that an earlier attempt of the run got; the id of the one to come; None if the run keeps none."""
         run, model_call = place.run, place.model_call
         if run is None or run.keeping is None:
             return None
-        if model_call is None or not model_call.keeps or self.text_filters(model_call):
-            await run.keeping.give_up("an answer may be changed before it is shown, or is not read for an agent")
+        declared = provider.declared_tools(asked)
+        if why := self._spoils(declared, run.keeping, model_call):
+            await run.keeping.give_up(why)
             return None
-        kept = await run.keeping.ask(asked.digest, model_call.author)
-        if isinstance(kept, KeptTurn):
+        # What a tool asks is the tool's: it is not asked again where the tool does not run again.
+        within = current_call()
+        author = None if within is None else f"call {within.call_id}"
+        author = author if model_call is None else model_call.author
+        told = untold_refusals(provider, asked, place)
+        kept = await run.keeping.ask(asked.digest, author)
+        if not isinstance(kept, KeptTurn):
+            return kept
+        if model_call is not None:
             model_call.read_by_tap = True
             model_call.responses.append(GivenResponse(run, kept.call_ids))
-            run.give_again(kept, model_call.tools)
+        else:
+            run.tool_use.mark_told(told)
+            run.tool_use.declared.update(declared)
+        run.engine.observers.turn_given(run)
+        run.give_again(kept, {} if model_call is None else model_call.tools)
         return kept
+
+    def _spoils(self, declared: Collection[str], keeping: Keeping, model_call: ModelCall | None) -> str | None:
+        """Why the run cannot go on elsewhere after this request; None if it can."""
+        if self.text_filters(model_call) or (model_call is not None and not model_call.keeps):
+            return "an answer may be changed before it is shown, or is not read for an agent"
+        own = [] if model_call is not None else [name for name in declared if self.tool(name) is None]
+        unknown = [name for name in own if name not in keeping.elsewhere]
+        return f"tool {unknown[0]} was not given to Callstream, so nobody knows whether it has run" if unknown else None
 
     async def begin(self, exchange: Exchange, place: Place, answer: Any = None) -> Reading:
         """The reading of the answer, in a run of its own where there is none. ``answer``: its head, where it may be kept."""

@@ -132,7 +132,7 @@ class TapTransport:
         """Sends a request that the tap reads. Its body is there."""
         asked = Request(request.url.path, request.content)
         with raised_once(provider):
-            kept = await self._tapping.kept(asked, place)
+            kept = await self._tapping.kept(provider, asked, place)
         if isinstance(kept, KeptTurn):
             body = stream_of(library_of(request), WholeBody(kept.body))
             return library_of(request).Response(kept.kept.status, headers=kept.kept.headers, stream=body)

@@ -88,12 +88,12 @@ class PostgresTables:
         rows = await self._connection.fetch(self._sql["events_of_run"], run_keys, timeout=LONG_SECONDS)
         return [tuple(row) for row in rows]
 
-    async def orphans(self, limit: int) -> Iterable[RunFacts]:
+    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
         """First the dead lose their turns: what they had under way is done then, and what comes later is refused."""
         fenced = await self._connection.fetch(self._sql["fence_dead"], self._writer, limit)
         if not fenced:
             return []
-        rows = await self._connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], limit)
+        rows = await self._connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], limit, run_id)
         return [RunFacts(*row) for row in rows]
 
     async def take_over(self, run_keys: Sequence[int]) -> None:
@@ -312,10 +312,10 @@ class PostgresStore:
                 # An answer of another run came between; the next sweep finds the run again.
                 raise StoreAway(f"{self.where} changed while it was swept") from stale
 
-    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
+    async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
         async with self._link.reading() as connection, connection.transaction():
             tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
-            return await self._writer.adopt(tables, apps, limit)
+            return await self._writer.adopt(tables, apps, limit, run_id=run_id)
 
     async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
         async with self._link.reading() as connection:

@@ -191,9 +191,9 @@ class SqliteStore:
         with self._file.transaction() as run:
             return await self._writer.sweep(SqliteTables(run, self._writer.name), limit, time.time(), patience)
 
-    async def adopt(self, apps: Container[str], limit: int) -> list[str]:
+    async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
         with failure(self.where):
-            parameters = {"writer": self._writer.name, "limit": 1}
+            parameters = {"writer": self._writer.name, "limit": 1, "run_id": run_id}
             if self._file.connection.execute(_SQL["orphaned_runs"], parameters).fetchone() is None:
                 return []  # without the lock
         with self._file.transaction() as run:
@@ -204,6 +204,7 @@ class SqliteStore:
                 apps,
                 limit,
                 lambda writer: writer in holders and processes.lives(writer),
+                run_id=run_id,
             )
 
     async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
@@ -289,8 +290,9 @@ class SqliteTables:
     async def events_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, int, str]]:
         return list(self._run(_SQL["events_of_run"], {"run_keys": _json(run_keys)}).fetchall())
 
-    async def orphans(self, limit: int) -> Iterable[RunFacts]:
-        return map(_facts, self._run(_SQL["orphaned_runs"], {"writer": self._writer, "limit": limit}).fetchall())
+    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
+        parameters = {"writer": self._writer, "limit": limit, "run_id": run_id}
+        return map(_facts, self._run(_SQL["orphaned_runs"], parameters).fetchall())
 
     async def take_over(self, run_keys: Sequence[int]) -> None:
         self._run(_SQL["take_over"], {"writer": self._writer, "run_keys": _json(run_keys)})

@@ -1,0 +1,89 @@
+"""The calls of a run's earlier attempts, where the run goes on in another process: what each came to is given back once.
+
+A tool that was running when its process died may have taken effect. It is settled by what was in force when it began, which
+a newer build cannot make looser: it runs again, is asked what has become of it, or counts as interrupted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from callstream.calls import HAS_OUTCOME, Call, CallState
+from callstream.errors import CallRejected, ToolFailed
+from callstream.runtime.continuing import INTERRUPTED, Replay
+from callstream.runtime.core import RunCore
+from callstream.tools import NOT_DONE, UNKNOWN, Tool
+
+logger = logging.getLogger("callstream")
+
+RUNNING = (CallState.EXECUTING, CallState.RUNNING_EARLY)
+
+
+class EarlierCalls:
+    """Of one run."""
+
+    def __init__(self, run: RunCore) -> None:
+        self._run = run
+
+    @property
+    def _replay(self) -> Replay | None:
+        keeping = self._run.keeping
+        return None if keeping is None else keeping.replay
+
+    def has(self, call_id: str) -> bool:
+        """Whether an earlier attempt has made the call, and nothing was given back for it yet."""
+        return self._replay is not None and self._replay.has(call_id)
+
+    def hides(self, call_id: str) -> bool:
+        """Whether the program does not know the call yet, because its turn was not given back."""
+        return self._replay is not None and self._replay.hides(call_id)
+
+    async def settle(
+        self, call_id: str, tool: Tool[Any] | None, as_result: Callable[[Any], Any] = lambda found: found
+    ) -> Call | None:
+        """The call with its outcome, or executing if its tool has to run again; None if it has to run as any other.
+
+        ``tool``: that of the call, as it is now. ``as_result`` makes a result of what ``reconcile`` finds.
+        """
+        run, replay = self._run, self._replay
+        if replay is None or not replay.has(call_id):
+            return None
+        if run.call(call_id).state in RUNNING:
+            await self._settle_running(replay, run.call(call_id), tool, as_result)
+        call = run.call(call_id)
+        if call.state not in HAS_OUTCOME and call.state is not CallState.EXECUTING:
+            return None
+        (replay.given if call.state in HAS_OUTCOME else replay.begun).add(call_id)
+        return call
+
+    async def _settle_running(
+        self, replay: Replay, call: Call, tool: Tool[Any] | None, as_result: Callable[[Any], Any]
+    ) -> None:
+        run, rule = self._run, replay.rules.get(call.call_id, "unsafe")
+        if tool is None or rule != tool.replay:
+            rule = "unsafe"
+        if rule == "safe" and call.state is CallState.EXECUTING:
+            return
+        if rule == "reconcile" and tool is not None and tool.reconcile is not None:
+            found = tool.reconcile(call)
+            found = await found if inspect.isawaitable(found) else found
+            if found is NOT_DONE and call.state is CallState.EXECUTING:
+                return
+            if found is not UNKNOWN and found is not NOT_DONE:
+                await run.complete(call.call_id, as_result(found))
+                return
+        logger.warning("run %s: tool %s was interrupted, and its outcome is unknown", run.run_id, call.name)
+        run.engine.observers.tool_interrupted(run, call)
+        await run.fail(call.call_id, INTERRUPTED)
+
+
+def outcome_of(call: Call) -> Any:
+    """What the tool of a call returned in an earlier attempt. Raises what stands for the error, if it failed."""
+    if call.state is CallState.COMPLETED:
+        return call.result
+    if call.error == INTERRUPTED:
+        raise CallRejected(call.call_id, call.name, INTERRUPTED, reason="interrupted")
+    raise ToolFailed(call.name, call.error or "")
