@@ -22,7 +22,7 @@ from .conftest import WRITING, filled
 Run = Callable[..., Ran]
 
 COMMANDS = (
-    *("demo", "serve", "gateway", "watch", "runs", "calls", "show", "answer", "stop"),
+    *("demo", "serve", "work", "gateway", "watch", "runs", "calls", "show", "answer", "stop"),
     *("record", "replay", "migrate", "compact", "sweep", "forget", "doctor"),
 )
 

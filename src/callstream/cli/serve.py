@@ -10,8 +10,8 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +62,7 @@ def add_to(commands: Commands) -> None:
             callstream serve shop:app --log-format json --forget-after 30d
             callstream serve shop:app --workers 4                       # four processes, one address""",
     )
-    parser.add_argument("target", metavar="MODULE:APP", help=HELP)
-    add_journal(parser)
+    add_application(parser)
     add_address(parser)
     parser.add_argument(
         "--auth", metavar="MODULE:CALLABLE", help="function that returns the name of a request's user, or None"
@@ -87,6 +86,20 @@ def add_to(commands: Commands) -> None:
         help="erase runs from the journal when they ended this long ago: 12h, 30d, 8w (default: never)",
     )
     parser.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="processes that serve the address together, on one journal in a file or a database (default: 1)",
+    )
+    parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)  # what the supervisor starts
+    parser.add_argument("--verbose", action="store_true", help="log every request")
+
+
+def add_application(parser: argparse.ArgumentParser) -> None:
+    """What names an application and says where its runs are kept."""
+    parser.add_argument("target", metavar="MODULE:APP", help=HELP)
+    add_journal(parser)
+    parser.add_argument(
         "--sessions",
         metavar="URL",
         help="where google-adk keeps its sessions: memory:, sqlite:///FILE, postgresql://… (default: beside the journal)",
@@ -96,18 +109,10 @@ def add_to(commands: Commands) -> None:
         action=argparse.BooleanOptionalAction,
         help="ask providers to stream arguments where they do so only on request (default: ask)",
     )
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="processes that serve the address together, on one journal in a file or a database (default: 1)",
-    )
-    parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)  # what the supervisor starts
     add_env_file(parser)
     parser.add_argument(
         "--log-format", type=one_of(*_LOG_FORMATS), metavar="FORMAT", help="text or json (default: text)"
     )
-    parser.add_argument("--verbose", action="store_true", help="log every request")
 
 
 async def serve(options: argparse.Namespace, out: Printer) -> int:
@@ -118,29 +123,37 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
             return await _serve_with_workers(workers, options, out)
     elif options.worker[1] > 1:
         out = _NoNotes(plain=options.plain)  # the first worker's are those of all
+    async with made_app(options, out) as app:
+        return await serve_made(app, options, out)
+
+
+@asynccontextmanager
+async def made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[Any]:
+    """The application of a command: the target itself if ``create_app`` made it, else one that serves it."""
     quiet_adk()
     target = load_target(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
         _refuse(options, _OF_CREATE_APP, f"{target.text} was made by create_app, which decides this")
         out.note(f"journal: the one of {target.text}")
-        return await serve_made(target.found, options, out)
+        yield target.found
+        return
     _refuse_web_app(target)
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, session_service=sessions, stream_arguments=_stream_arguments(options, target))
-    if options.worker is not None and getattr(agent, "sessions_are_in_memory", False):
+    if getattr(options, "worker", None) is not None and getattr(agent, "sessions_are_in_memory", False):
         raise misused(
             f"with --workers, all processes share google-adk's sessions, and those of {target.text} are in memory: give "
             "it a session_service, or name a place with --sessions"
         )
     callstream = getattr(agent, "callstream", None) or callstream  # an ADKAgent keeps its own, with its hooks
     name = str(getattr(target.found, "name", "") or target.name)
-    settings = {
-        "on_disconnect": options.on_disconnect,
-        "cors_origins": options.cors_origin and tuple(options.cors_origin),
+    settings: dict[str, Any] = {
+        "on_disconnect": getattr(options, "on_disconnect", None),
+        "cors_origins": tuple(getattr(options, "cors_origin", None) or ()) or None,
     }
     try:
-        return await serve_app(agent, options, out, callstream=callstream, name=name, **settings)
+        yield _app(agent, options, out, callstream=callstream, name=name, **settings)
     finally:
         if hasattr(sessions, "close"):
             await sessions.close()
@@ -176,7 +189,7 @@ class _LoggedNotes(Printer):
 
 def set_up_logs(options: argparse.Namespace, out: Printer) -> Printer:
     """Configures the root logger and returns where notes go."""
-    level = logging.INFO if options.verbose else logging.WARNING
+    level = logging.INFO if getattr(options, "verbose", False) else logging.WARNING
     options.log_format = options.log_format or from_environment("CALLSTREAM_LOG_FORMAT", one_of(*_LOG_FORMATS))
     logging.getLogger("callstream").setLevel(logging.INFO)
     if options.log_format != "json":
@@ -192,6 +205,15 @@ def set_up_logs(options: argparse.Namespace, out: Printer) -> Printer:
 
 
 async def serve_app(
+    agent: Any, options: argparse.Namespace, out: Printer, *, links: Mapping[str, str] | None = None, **made: Any
+) -> int:
+    """Serves until Ctrl-C or a polite kill. The address is printed when it is bound, and after it ``links``: what is at
+    further paths.
+    """
+    return await serve_made(_app(agent, options, out, **made), options, out, links)
+
+
+def _app(
     agent: Any,
     options: argparse.Namespace,
     out: Printer,
@@ -199,26 +221,22 @@ async def serve_app(
     callstream: Callstream | None = None,
     name: str | None = None,
     label: str | None = None,
-    links: Mapping[str, str] | None = None,
     **settings: Any,
-) -> int:
-    """Serves until Ctrl-C or a polite kill; ``settings`` are the server's. The address is printed when it is bound, and
-    after it ``links``: what is at further paths.
-    """
+) -> Any:
+    """An application that serves the agent; ``settings`` are the server's."""
     from callstream.server import ServerSettings, create_app
 
     settings = {name: value for name, value in settings.items() if value is not None}
     auth = load_target(options.auth).found if getattr(options, "auth", None) else None
     if auth is not None and not callable(auth):
         raise misused(f"--auth: {options.auth} is not callable")
-    if auth is None and options.host not in LOOPBACK:
+    if auth is None and getattr(options, "host", LOOPBACK[0]) not in LOOPBACK:
         out.note(
             f"callstream: without --auth, anyone who can reach {options.host} can use this agent and read every run"
         )
-    app = create_app(
+    return create_app(
         agent, callstream=callstream, auth=auth, settings=ServerSettings.from_env(**settings), name=name, label=label
     )
-    return await serve_made(app, options, out, links)
 
 
 async def serve_made(
@@ -269,7 +287,7 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
         return own
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {hide_password(url)}")
-    retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
+    retain = getattr(options, "forget_after", None) or from_environment("CALLSTREAM_FORGET_AFTER", age)
     return Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain), **_journal_times()))
 
 
@@ -303,7 +321,7 @@ def _own_callstream(target: Target) -> Callstream | None:
 def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
     """Raises for the first of these options that is set."""
     for name in names:
-        if getattr(options, name) is not None:
+        if getattr(options, name, None) is not None:
             raise misused(f"{why}; --{name.replace('_', '-')} cannot be combined with it")
 
 
