@@ -143,6 +143,7 @@ class Callstream:
         idle: float | None = None,
         ask_again: int | None = None,
         settings: TapSettings | None = None,
+        limits: Any = None,
     ) -> TapTransport:
         """A transport for a client of httpx or httpx2, async or sync: ``AsyncClient(transport=cs.transport())``.
 
@@ -152,11 +153,13 @@ class Callstream:
         ``stream_arguments`` asks the provider to stream the arguments of those calls where it does so only on request.
         ``first_byte`` and ``idle``: seconds until a streamed answer has to begin, and for which it may send nothing
         afterwards; then it ends with the library's ReadTimeout. ``ask_again``: how often the model is asked again that
-        wrote nothing but calls which cannot run. ``settings`` has all of these, and more.
+        wrote nothing but calls which cannot run. ``settings`` has all of these, and more. ``limits``: the library's, for the
+        connections where there is no ``inner``.
         """
         return self._tap.transport(
             inner,
             settings,
+            limits=limits,
             wire=wire,
             collapse=collapse,
             stream_arguments=stream_arguments,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -14,7 +15,8 @@ from callstream.errors import UsageError
 from callstream.gateway import GatewaySettings
 from callstream.gateway.upstreams import Upstreams
 from callstream.runtime.telemetry import Telemetry
-from callstream.testing import Cut, Finish, HttpError, Text, ToolCall, Truncated
+from callstream.testing import Cut, Finish, HttpError, ReceivedRequest, Text, ToolCall, Truncated
+from callstream.testing.httpserver import HttpAnswer, HttpServer
 from tests.gateway.gates import NAMES, gate, until_unread
 from tests.sdks import SDKS
 
@@ -194,3 +196,28 @@ async def test_answers_and_clients_that_came_back_are_measured() -> None:
         "input",
         "output",
     }
+
+
+async def test_a_request_has_its_clients_headers_and_nobody_elses() -> None:
+    """No cookie that an upstream gave to another client, and no name of a library."""
+    asked: list[ReceivedRequest] = []
+
+    async def answering(request: ReceivedRequest) -> HttpAnswer:
+        asked.append(request)
+        headers = [("content-type", "application/json"), ("set-cookie", "session=one; Path=/")]
+        return HttpAnswer(200, headers, [b"{}"], length=2)
+
+    upstream = HttpServer(answering)
+    upstream.start()
+    try:
+        async with gate("anthropic", [SCRIPT], upstream=f"http://127.0.0.1:{upstream.port}/v1") as gateway:
+            for name in (b"one", b"two"):
+                head = b"GET /anthropic/v1/models HTTP/1.1\r\nhost: localhost\r\nx-api-key: %b\r\nconnection: close\r\n\r\n"
+                reader, writer = await asyncio.open_connection("127.0.0.1", gateway.server.port)
+                writer.write(head % name)
+                assert b"set-cookie: session=one; Path=/" in await reader.read()
+                writer.close()
+    finally:
+        upstream.close()
+    assert [request.headers["x-api-key"] for request in asked] == ["one", "two"]
+    assert {name for request in asked for name in request.headers} == {"host", "x-api-key", "accept-encoding"}

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ from callstream.server import ServerSettings, create_app
 from callstream.server.access import Operator
 from callstream.server.eventstream import ClientConnection, break_off, connection_of, until_left
 from callstream.tap import TapSettings
+from callstream.tap.body import Delivering
+from callstream.tap.clients import installed_library
 from callstream.tap.reading import Collapse
 from callstream.wire import provider_at
 from callstream.wire.provider import Provider
@@ -64,6 +67,8 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {"host", "content-length", "accept-encodin
 _NOT_RETURNED: Final = _HOP_BY_HOP | {"date", "server", "content-length"}
 _OWN: Final = "callstream-"
 _FIRST: Final = asyncio.FIRST_COMPLETED
+_MAX_IDLE: Final = 100
+"""Connections to upstreams that wait for a next request."""
 _PIECE: Final = 64 * 1024
 """What is sent at once, of what was there before."""
 
@@ -160,7 +165,11 @@ class Gateway:
         # Calls that no guard watches pass byte for byte; all others whole, when they were judged.
         collapse: Collapse = "known" if guards else "none"
         tap = TapSettings(collapse=collapse, stream_arguments=False, repair_gemini_signatures=False)
-        self._client = callstream.http_client(settings=tap, timeout=settings.answer_seconds, follow_redirects=False)
+        # No client, which would remember cookies of one customer for the next, and follow redirects.
+        self._library = installed_library()
+        limits = self._library.Limits(max_connections=None, max_keepalive_connections=_MAX_IDLE)
+        self._transport = callstream.transport(settings=tap, limits=limits)
+        self._patience = self._library.Timeout(settings.answer_seconds).as_dict()
 
     @property
     def auth(self) -> Any:
@@ -181,7 +190,7 @@ class Gateway:
         await self._answers.aclose(self._settings.shutdown_seconds)
         await self._kept.aclose()
         await self._turns.aclose()
-        await self._client.aclose()
+        await self._transport.aclose()
 
     # -- a request --
 
@@ -375,12 +384,16 @@ class Gateway:
 
     async def _pass_on(self, answer: Answer, asked: _Asked, turn: Turn | None) -> None:
         began = perf_counter()
-        request = self._client.build_request(
-            asked.method, asked.upstream.target(asked.path, asked.query), headers=asked.forwarded, content=asked.body
+        url = asked.upstream.target(asked.path, asked.query)
+        request = self._library.Request(
+            asked.method, url, headers=asked.forwarded, content=asked.body, extensions={"timeout": self._patience}
         )
-        response = await self._client.send(request, stream=True)
+        response = await self._transport.handle_async_request(request)
+        stream = response.stream
         try:
-            chunks = response.aiter_raw()
+            if isinstance(stream, Delivering):
+                stream.deliver_to(partial(self._take, answer))
+            chunks = aiter(stream)
             data = await anext(chunks, None)
             # Not before the first byte: what fails before it is asked again by the client's own SDK.
             length = response.headers.get("content-length")
@@ -395,7 +408,14 @@ class Gateway:
                     raise WireError(f"expected an answer of at most {self._settings.max_answer_bytes} bytes, got more")
                 data = await anext(chunks, None)
         finally:
-            await response.aclose()
+            await stream.aclose()
+
+    def _take(self, answer: Answer, data: bytes) -> bool:
+        """Bytes of an answer that has begun, at once."""
+        if not answer.status or answer.size + len(data) > self._settings.max_answer_bytes:
+            return False
+        answer.append(data)
+        return True
 
     async def _read(self, request: Request) -> bytes:
         body = bytearray()

@@ -112,6 +112,8 @@ class TappedBody:
         self._room = Flag()  # bytes of either side have left; for the source
         self._complete = Flag()  # all is recorded, the end included
         self._news = Flag()  # for the SDK
+        self._push: Callable[[bytes], bool] | None = None
+        self._is_awaited = False  # the SDK waits for news
         self._error: Exception | None = None
         self._has_begun = False
         self._broken_off = False
@@ -120,6 +122,10 @@ class TappedBody:
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reading = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
         self._reading.add_done_callback(lambda reading: self._news.set())
+
+    def deliver_to(self, push: Callable[[bytes], bool]) -> None:
+        """See ``Delivering``: for a reader to whom a task that is woken for each delta is too much."""
+        self._push = push
 
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
         """What the SDK reads, by ``reader``, which stays in use until it has read all."""
@@ -345,10 +351,18 @@ class TappedBody:
             self._schedule()
 
     def _let_out(self, read: Read) -> None:
-        if read.outputs:
+        if read.outputs and not self._pushed(read.outputs):
             self._outputs += read.outputs
             self._output_bytes += sum(len(output.data) for output in read.outputs)
             self._news.set()
+
+    def _pushed(self, outputs: Sequence[Output]) -> bool:
+        """Whether a reader that waits has got them without being woken."""
+        if self._push is None or not self._is_awaited or self._outputs or self._news.is_set():
+            return False
+        if any(output.call_ids for output in outputs):
+            return False  # they wait for hooks
+        return self._push(outputs[0].data if len(outputs) == 1 else b"".join(output.data for output in outputs))
 
     def _judge(self, error: WireError) -> None:
         """The wire cannot be read any further. The rest is the SDK's to judge, unless it would be half a call."""
@@ -408,9 +422,11 @@ class TappedBody:
         if self._outputs or self._reading.done():
             return True
         timer = self.loop.call_later(self._limits.keep_alive_every, self._news.set)
+        self._is_awaited = True
         try:
             await self._news.wait()
         finally:
+            self._is_awaited = False
             timer.cancel()
         return bool(self._outputs) or self._reading.done()
 

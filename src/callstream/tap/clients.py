@@ -49,12 +49,21 @@ class Tap:
         self._pools: set[Pools] = set()
 
     def transport(
-        self, inner: Any, settings: TapSettings | None, *, pools: Pools | None = None, **parameters: Any
+        self,
+        inner: Any,
+        settings: TapSettings | None,
+        *,
+        pools: Pools | None = None,
+        limits: Any = None,
+        **parameters: Any,
     ) -> TapTransport:
         settings = _settings(settings, parameters)
         if inner is not None and not any(callable(getattr(inner, name, None)) for name in _SENDS):
             raise UsageError(f"expected a transport of httpx or httpx2, or none, got {inner!r:.100}")
-        pools = pools or Pools({}, in_use=self._pools)  # the client of a transport may be one that cannot be closed
+        options = {} if limits is None else {"limits": limits}
+        pools = pools or Pools(
+            options, in_use=self._pools
+        )  # the client of a transport may be one that cannot be closed
         return TapTransport(
             self._engine,
             self._own_loop,
@@ -71,7 +80,7 @@ class Tap:
 
         ``kind`` is the name of its class. ``kwargs`` are its arguments, those of the tap's transport among them.
         """
-        library = _installed_library() if library_name is None else _library(library_name)
+        library = installed_library() if library_name is None else _library(library_name)
         options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}
         options.setdefault(
             "limits", library.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_KEEPALIVE)
@@ -135,7 +144,8 @@ def _library(name: str) -> ModuleType:
         ) from None
 
 
-def _installed_library() -> ModuleType:
+def installed_library() -> ModuleType:
+    """httpx2, or else httpx."""
     for name in ("httpx2", "httpx"):
         try:
             return importlib.import_module(name)

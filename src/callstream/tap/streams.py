@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
@@ -90,6 +90,11 @@ class BodyStream:
         self._process = os.getpid()
         if isinstance(body, TappedBody | AskingBody):
             finalize(self, body.abandon).atexit = False
+
+    def deliver_to(self, push: Callable[[bytes], bool]) -> None:
+        """See ``Delivering``. To be called before iterating."""
+        if isinstance(self._body, TappedBody):
+            self._body.deliver_to(push)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._body.chunks(self)
