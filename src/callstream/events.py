@@ -26,11 +26,11 @@ Encoding: TypeAlias = Literal["json", "text"]
 
 RunOutcome: TypeAlias = Literal["finished", "failed", "cancelled"]
 
-ReplayRule: TypeAlias = Literal["unsafe", "safe", "reconcile"]
+ReplayRule: TypeAlias = Literal["unsafe", "safe", "reconcile", "ask"]
 """What becomes of a tool that was running when its process died, where the run goes on.
 
 ``unsafe``: it is not run again, and the model is told that the outcome is unknown. ``safe``: it runs again, with the same
-idempotency key. ``reconcile``: a function of the tool's own finds out what happened.
+idempotency key. ``reconcile``: a function of the tool's own finds out what happened. ``ask``: a person is asked.
 """
 
 

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,9 @@ from callstream.events import (
     ResponseEnded,
 )
 from callstream.runtime import Observers, Run
+from callstream.runtime.continuing import INTERRUPTED, KeptBody, KeptTurn
 from callstream.runtime.telemetry import Telemetry
+from callstream.wire.requests import Digest
 
 TEXT = '{"content":"xyzzy"}'
 
@@ -68,8 +71,8 @@ def collected() -> Iterator[Collected]:
     made.shutdown()
 
 
-def observed(collected: Collected, **options: Any) -> Callstream:
-    cs = Callstream()
+def observed(collected: Collected, journal: str = "memory:", **options: Any) -> Callstream:
+    cs = Callstream(journal)
     cs.engine.observers = Observers([collected.telemetry(**options)])
     return cs
 
@@ -304,6 +307,41 @@ async def test_a_run_that_is_left_in_another_context_leaves_nothing_behind(
         await asyncio.create_task(generator.aclose())
     assert len(collected.spans("invoke_agent")) == 1
     assert [record for record in caplog.records if record.name.startswith(("callstream", "opentelemetry"))] == []
+
+
+async def test_attempts_are_linked_and_what_they_are_given_is_counted(collected: Collected, tmp_path: Path) -> None:
+    journal = f"sqlite:///{tmp_path / 'calls.db'}"
+
+    async def attempt(turns: int, *, is_last: bool = False) -> None:
+        async with observed(collected, journal) as cs:
+            async with cs.run("thread", "r", continues=True) as run:
+                assert run.keeping is not None
+                for number in range(turns):
+                    kept = await run.keeping.ask(Digest(f"{number}", {}), None)
+                    if isinstance(kept, KeptTurn):
+                        cs.observers.turn_given(run)
+                        assert [(await run.earlier.settle(each, None)).error for each in kept.call_ids] == [INTERRUPTED]  # type: ignore[union-attr]
+                    else:
+                        body = KeptBody(f"{number}", 200, {})
+                        await run.record([CallStarted("c", "write"), body.event()], response_id=kept)
+                        await run.record([ArgsAppended("c", "{}"), CallCompleted("c", "{}"), CallExecuting("c")])
+                if not is_last:
+                    await run.hand_over()
+
+    await attempt(1)
+    await attempt(1)
+    await attempt(0, is_last=True)
+    first, second, third = collected.spans("invoke_agent")
+    assert [[link.context.span_id for link in span.links] for span in (first, second, third)] == [
+        [],
+        [first.context.span_id],
+        [first.context.span_id, second.context.span_id],
+    ]
+    assert [(span.attributes or {}).get("callstream.run.attempt") for span in (first, second, third)] == [None, 2, 3]
+    assert [point.value for point in collected.metric("callstream.runs.taken_over")] == [2]
+    assert [point.value for point in collected.metric("callstream.turns.given")] == [1]
+    (interrupted,) = collected.metric("callstream.tools.interrupted")
+    assert (interrupted.value, dict(interrupted.attributes)) == (1, {"gen_ai.tool.name": "write"})
 
 
 async def test_pieces_are_not_told(collected: Collected) -> None:

@@ -31,7 +31,7 @@ from callstream.adk.calls import (
 from callstream.adk.invocations import USER, AskingCall, Invocation, Speaker
 from callstream.adk.judges import Judges
 from callstream.adk.partials import MINTED_PREFIX, as_written
-from callstream.adk.resuming import do_again, kept_actions
+from callstream.adk.resuming import ask_about, decision_about, do_again, kept_actions
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -65,6 +65,11 @@ class Execution:
         run = invocation.run
         try:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
+            if run.earlier.asks(call.call_id, function_of(tool)):
+                return ask_about(tool_context)
+            if (decided := decision_about(tool_context)) is not None:
+                await run.execute(call.call_id)
+                return decided
             if run.keeping is not None and run.keeping.replay is not None:
                 given = await self._give_again(run, run.keeping.replay, call, tool, tool_context)
                 if given is not None:

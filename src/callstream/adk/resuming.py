@@ -132,3 +132,37 @@ def do_again(data: str, context: ToolContext) -> None:
         setattr(context.actions, name, getattr(done, name))
     for key, value in done.state_delta.items():
         context.state[key] = value
+
+
+# -- a tool that was running, of which a person is asked --
+
+_QUESTION = (
+    "The process stopped while this tool ran. It may or may not have taken effect. May it run again? If it has taken "
+    'effect, say no, with its result: {"confirmed": false, "payload": {"result": …}}.'
+)
+_ASKED = {"error": "interrupted: the process stopped while this tool ran. A person is asked what becomes of it."}
+_REFUSED = {
+    "error": "interrupted: the process stopped while this tool ran. It may or may not have taken effect, and a person has "
+    "decided that it is not run again."
+}
+
+
+def ask_about(context: ToolContext) -> dict[str, Any]:
+    """Has google-adk ask a person whether the tool may run again. Returns what stands for its result until then."""
+    context.request_confirmation(hint=_QUESTION)
+    context.actions.skip_summarization = True
+    return _ASKED
+
+
+def decision_about(context: ToolContext) -> dict[str, Any] | None:
+    """What a person who was asked has said that the tool came to; None if nobody was, or if the tool is to run."""
+    decided, named = context.tool_confirmation, context.function_call_id
+    if decided is None or decided.confirmed or named is None:
+        return None
+    asked = (event.actions.requested_tool_confirmations.get(named) for event in reversed(context.session.events))
+    if next((each.hint for each in asked if each is not None), None) != _QUESTION:
+        return None
+    if not isinstance(decided.payload, dict) or "result" not in decided.payload:
+        return _REFUSED
+    result = decided.payload["result"]
+    return result if isinstance(result, dict) else {"result": result}

@@ -41,6 +41,16 @@ class EarlierCalls:
         """Whether the program does not know the call yet, because its turn was not given back."""
         return self._replay is not None and self._replay.hides(call_id)
 
+    def asks(self, call_id: str, tool: Tool[Any] | None) -> bool:
+        """Whether a person is to be asked what becomes of the call, because its tool was running. True once."""
+        replay = self._replay
+        if replay is None or not replay.has(call_id) or self._run.call(call_id).state is not CallState.EXECUTING:
+            return False
+        if tool is None or not tool.replay == replay.rules.get(call_id) == "ask":
+            return False
+        replay.begun.add(call_id)
+        return True
+
     async def settle(
         self, call_id: str, tool: Tool[Any] | None, as_result: Callable[[Any], Any] = lambda found: found
     ) -> Call | None:

@@ -236,7 +236,7 @@ def tool(
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
-    replay: Literal["unsafe", "safe"] = "unsafe",
+    replay: Literal["unsafe", "safe", "ask"] = "unsafe",
     reconcile: Reconcile | None = None,
 ) -> Callable[[Function], Tool[Function]]: ...
 def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
@@ -250,7 +250,7 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
-    replay: Literal["unsafe", "safe"] = "unsafe",
+    replay: Literal["unsafe", "safe", "ask"] = "unsafe",
     reconcile: Reconcile | None = None,
 ) -> Any:
     """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
@@ -263,11 +263,12 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     is certain; else when they are whole.
     ``replay="safe"``: if the process dies while the tool runs and the run goes on in another one, the tool runs again, with
     the same ``current_call().idempotency_key``; else the model is told that the outcome is unknown.
+    ``replay="ask"``: a person is asked whether it may run again, under google-adk; elsewhere it is as by default.
     ``reconcile(call)`` is asked then what has become of it: what it returns is the result, ``NOT_DONE`` has the tool run,
     ``UNKNOWN`` leaves it at that.
     """
-    if replay not in ("unsafe", "safe"):
-        raise UsageError(f"expected replay to be 'unsafe' or 'safe', got {replay!r}")
+    if replay not in ("unsafe", "safe", "ask"):
+        raise UsageError(f"expected replay to be 'unsafe', 'safe' or 'ask', got {replay!r}")
     if reconcile is not None and not callable(reconcile):
         raise UsageError(f"expected reconcile to be a function of the call, got {reconcile!r}")
     if start not in get_args(Start):
