@@ -296,11 +296,15 @@ class ResponseKept(Event, frozen=True):
 
 
 class OutputKept(Event, frozen=True):
-    """What a step of the host's that is no tool has given: the ``nth`` of that name."""
+    """What a step of the host's that is no tool has given: the ``nth`` of that name.
+
+    Without ``data`` it has begun, and ``replay`` says what becomes of it if its process dies while it runs.
+    """
 
     name: str
     nth: int
-    data: str
+    data: str | None
+    replay: ReplayRule = "unsafe"
 
 
 WireEvent: TypeAlias = (

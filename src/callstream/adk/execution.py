@@ -7,6 +7,7 @@ else when google-adk makes it an event. What a tool raised is its failure unless
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 from contextvars import ContextVar
 from functools import partial
@@ -38,7 +39,7 @@ from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.events import CallProgressed, OutputKept
 from callstream.runtime import Run
 from callstream.runtime.claims import OneCall
-from callstream.runtime.continuing import Replay
+from callstream.runtime.continuing import Replay, pack, unpack
 from callstream.runtime.earlier import RUNNING
 from callstream.runtime.run import current_model_call, current_tool
 from callstream.tools import call_claims, current_progress, is_tool, starts_early
@@ -47,6 +48,9 @@ logger = logging.getLogger("callstream")
 
 current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
 """The tool in whose context this is, if it runs an agent of its own."""
+
+_ACTIONS, _PAUSED = 0, 1
+"""What is kept of a tool by its call: what it asked of google-adk; and what it returned, if that is not its result."""
 
 
 class Execution:
@@ -71,7 +75,7 @@ class Execution:
                 await run.execute(call.call_id)
                 return decided
             if run.keeping is not None and run.keeping.replay is not None:
-                given = await self._give_again(run, run.keeping.replay, call, tool, tool_context)
+                given = await self._give_again(invocation, run.keeping.replay, call, tool, tool_context)
                 if given is not None:
                     return given
             if (early := run.early.begun(call.call_id)) is not None:
@@ -106,17 +110,33 @@ class Execution:
         return None
 
     async def _give_again(
-        self, run: Run, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
+        self, invocation: Invocation, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
     ) -> dict[str, Any] | None:
         """What a call of an earlier attempt of the run came to; None if its tool has to run."""
-        if call.state in RUNNING and isinstance(tool, AgentTool):
+        paused = replay.outputs.get((call.call_id, _PAUSED))
+        if not replay.has(call.call_id) or (call.state in RUNNING and isinstance(tool, AgentTool)):
             return None
-        earlier = await run.earlier.settle(call.call_id, function_of(tool), lambda found: _as_json(_as_response(found)))
-        if earlier is None or earlier.state not in HAS_OUTCOME:
-            return None
-        if (done := replay.outputs.get((call.call_id, 0))) is not None:
+        if paused is None:
+            earlier = await invocation.run.earlier.settle(call.call_id, function_of(tool), _as_kept)
+            if earlier is None or earlier.state not in HAS_OUTCOME:
+                return None
+            call = earlier
+        replay.given.add(call.call_id)
+        if (done := replay.outputs.get((call.call_id, _ACTIONS))) is not None:
             do_again(done, context)
-        return {"error": earlier.error} if earlier.state is CallState.FAILED else _as_response(earlier.result)
+        if paused is not None:
+            return await self._pause_again(invocation, replay, call, tool, context, json.loads(unpack(paused)))
+        return {"error": call.error} if call.state is CallState.FAILED else _as_response(call.result)
+
+    async def _pause_again(
+        self, invocation: Invocation, replay: Replay, call: Call, tool: BaseTool, context: ToolContext, first: Any
+    ) -> dict[str, Any]:
+        """What a tool returned whose call awaits an answer, or has had it since."""
+        if call.state in RUNNING:
+            await self._pause(invocation, call, tool, context, first)
+        elif first is not None and not _asks(context) and call.call_id not in replay.progressed:
+            invocation.first_values.add(call.call_id)
+        return {} if first is None else _as_response(first)  # with which google-adk makes no event, as with None
 
     def was_given_again(self, invocation: Invocation, context: ToolContext) -> bool:
         """Whether the result of a call is that of an earlier attempt of the run."""
@@ -139,6 +159,10 @@ class Execution:
         if call is None:
             try:
                 asked = await invocation.run.directory.find_by_wire_id(named)
+                if asked is not None and replay is not None and replay.has(asked.call_id):
+                    call = invocation.run.call(asked.call_id)  # an earlier attempt has taken it up
+                    invocation.known_calls.bind(speaker, named, call.call_id)
+                    return call
                 call = None if asked is None else await invocation.run.resume(asked.call_id)
             except UsageError:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
@@ -169,21 +193,33 @@ class Execution:
         if call.call_id in invocation.streaming:
             return
         invocation.errors.pop(call.call_id, None)
-        actions, named = tool_context.actions, tool_context.function_call_id
-        if invocation.run.keeping is not None and (done := kept_actions(actions)) is not None:
-            await invocation.run.record([OutputKept(call.call_id, 0, done)])
-        asks = named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
+        pauses = _asks(tool_context) or tool.is_long_running
+        if invocation.run.keeping is not None:
+            done = kept_actions(tool_context.actions)
+            kept = [] if done is None else [OutputKept(call.call_id, _ACTIONS, done)]
+            if pauses:
+                kept.append(OutputKept(call.call_id, _PAUSED, pack(json.dumps(_as_json(result)).encode())))
+            if kept:
+                await invocation.run.record(kept)
+        if pauses:
+            await self._pause(invocation, call, tool, tool_context, result)
+        elif result is not None and not self._judges.of_tools(tool_context.get_invocation_context()):
+            await self._finish(invocation, call, result)
+
+    async def _pause(
+        self, invocation: Invocation, call: Call, tool: BaseTool, tool_context: ToolContext, result: Any
+    ) -> None:
+        """The tool has returned, and its call awaits an answer."""
+        asks = _asks(tool_context)
         is_silent = tool.is_long_running and not result  # then google-adk makes no event of it, and puts no question
         if asks and not is_silent and not invocation.is_live:
             invocation.asking[call.call_id] = AskingCall(Speaker.within(tool_context), tool.is_long_running)
-        elif asks or tool.is_long_running:
-            # A live session never puts google-adk's question, so there the call itself is to be answered.
-            asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
-            await invocation.run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
-            if not asks and asked is None and result is not None:
-                invocation.first_values.add(call.call_id)
-        elif result is not None and not self._judges.of_tools(tool_context.get_invocation_context()):
-            await self._finish(invocation, call, result)
+            return
+        # A live session never puts google-adk's question, so there the call itself is to be answered.
+        asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
+        await invocation.run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
+        if not asks and asked is None and result is not None:
+            invocation.first_values.add(call.call_id)
 
     def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
         call = invocation.find_call(Speaker.within(tool_context), tool_context.function_call_id)
@@ -237,18 +273,24 @@ class Execution:
             invocation.reported.add(call_id)
 
     async def _ask(self, invocation: Invocation, event: Event, question: types.FunctionCall) -> None:
-        run, named, speaker = invocation.run, question.id or "", Speaker.of(event)
-        if invocation.find_call(speaker, named) is not None:
+        run, speaker = invocation.run, Speaker.of(event)
+        if invocation.find_call(speaker, question.id or "") is not None:
             return  # the model's own: google-adk has a tool with which a model asks
+        paused = invocation.find_call(speaker, paused_call_id(question))
+        about = None if paused is None else paused.call_id
+        if run.keeping is not None:
+            await run.keeping.name_question(f"{question.name} {about}", partial(_rename, event, question))
+        named = question.id or ""
         earlier = await run.directory.find_by_wire_id(named)
         if earlier is not None and earlier.state is CallState.AWAITING:
             return  # a workflow that continues in part asks again what is still open
-        paused = invocation.find_call(speaker, paused_call_id(question))
-        about = None if paused is None else paused.call_id
         if about is not None and invocation.asking.pop(about, None) is not None:
             await run.await_answer(about, is_paused=True)
         question = present_question(question, about)
-        call_id = await import_call(run, named, question.name or "", question.args or {}, author=event.author)
+        if earlier is not None and earlier.run_id == run.run_id and not earlier.is_final:
+            call_id = earlier.call_id
+        else:
+            call_id = await import_call(run, named, question.name or "", question.args or {}, author=event.author)
         invocation.known_calls.bind(speaker, named, call_id)
         await run.await_answer(call_id, question_in(question, about))
 
@@ -302,7 +344,7 @@ class Execution:
             pass  # its end has said what became of the call
 
     async def _finish(self, invocation: Invocation, call: Call, response: Any) -> None:
-        result, error = outcome(_as_json(_as_response(response)))
+        result, error = outcome(_as_kept(response))
         try:
             if error is not None:
                 await invocation.run.fail(call.call_id, error)
@@ -312,8 +354,26 @@ class Execution:
             pass  # its end has said what became of the call
 
 
+def _asks(context: ToolContext) -> bool:
+    """Whether the tool has asked a person something."""
+    actions, named = context.actions, context.function_call_id
+    return named in actions.requested_tool_confirmations or named in actions.requested_auth_configs
+
+
+def _rename(event: Event, question: types.FunctionCall, known_as: str | None) -> str:
+    """Has google-adk put its question under an id by which it was put before. Returns the one that it has then."""
+    if known_as is not None and question.id is not None:
+        event.long_running_tool_ids = {known_as, *(event.long_running_tool_ids or ())} - {question.id}
+        question.id = known_as
+    return question.id or ""
+
+
 def _as_response(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"result": value}
+
+
+def _as_kept(value: Any) -> Any:
+    return _as_json(_as_response(value))
 
 
 def _as_json(value: Any) -> Any:

@@ -415,7 +415,10 @@ class CallstreamPlugin(BasePlugin):
             return None
         if self._execution.was_given_again(invocation, tool_context):
             return result  # which other callbacks have seen before
-        await self._execution.record_return(invocation, tool, tool_context, result)
+        try:
+            await self._execution.record_return(invocation, tool, tool_context, result)
+        except RunOver:
+            pass  # its end has said what became of the call, or another process goes on with it
         return None
 
     async def on_tool_error_callback(

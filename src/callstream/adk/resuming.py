@@ -49,6 +49,8 @@ class ResumedSessions(BaseSessionService):
         self._known: Session | None = None
         self._again: list[Event] = []
         """What the run had appended before, and has not yet appended again."""
+        self._invocations: dict[str, str] = {}
+        """The ids of earlier attempts by those of this one: google-adk continues a turn by its id."""
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
@@ -82,7 +84,8 @@ class ResumedSessions(BaseSessionService):
         appended = await super().append_event(session, event)
         await super().append_event(known, appended)
         if not self._is_stored(appended):
-            await self._inner.append_event(stored, appended)
+            known_as = self._invocations.get(appended.invocation_id, appended.invocation_id)
+            await self._inner.append_event(stored, appended.model_copy(update={"invocation_id": known_as}))
         return appended
 
     def _is_stored(self, event: Event) -> bool:
@@ -91,6 +94,7 @@ class ResumedSessions(BaseSessionService):
             if other.author == event.author and _key(other) == key:
                 del self._again[place]
                 event.id, event.timestamp = other.id, other.timestamp
+                self._invocations[event.invocation_id] = other.invocation_id
                 return True
         return False
 

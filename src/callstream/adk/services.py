@@ -3,6 +3,9 @@
 A run is cancelled at whatever it awaits, by a stop, a disconnect, a limit or the end of its host. Inside a service that
 would lose an open cursor, a lock or the half of what it writes, and a SQLite file would stay locked for everybody. So each
 call of a service runs in a task of its own, and a cancellation takes effect between two calls.
+
+A run that goes on in another process is that one's. What google-adk says of it here, such as that it was aborted, is not
+stored: the session would have it beside what happens there.
 """
 
 from __future__ import annotations
@@ -16,8 +19,12 @@ from typing import Any, Final, TypeVar, cast
 
 from google.adk.artifacts import InMemoryArtifactService
 from google.adk.auth.credential_service.in_memory_credential_service import InMemoryCredentialService
+from google.adk.events.event import Event
 from google.adk.memory import InMemoryMemoryService
 from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.session import Session
+
+from callstream.runtime.run import run_of_task
 
 logger = logging.getLogger("callstream")
 
@@ -60,6 +67,8 @@ class _Shielded:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.__service, name)
+        if name == "append_event":
+            found = _owned(found)
         return _finishing(found) if inspect.isroutine(found) or inspect.iscoroutinefunction(found) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -73,6 +82,18 @@ class _Shielded:
 
     def __repr__(self) -> str:
         return repr(self.__service)
+
+
+def _owned(append_event: Any) -> Any:
+    @functools.wraps(append_event)
+    async def append(session: Session, event: Event) -> Event:
+        run = run_of_task()
+        if run is not None and run.is_elsewhere:
+            return event
+        stored: Event = await append_event(session=session, event=event)
+        return stored
+
+    return append
 
 
 def _finishing(method: Any) -> Any:

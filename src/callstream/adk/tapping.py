@@ -29,9 +29,10 @@ from google.adk.models.google_llm import Gemini
 from google.adk.models.registry import LLMRegistry
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
-from google.adk.workflow import BaseNode, Workflow
+from google.adk.workflow import BaseNode, FunctionNode, Workflow
 from google.genai import types
 
+from callstream.adk.nodes import KeptNode
 from callstream.adk.tools import AGUIToolset, with_progress
 from callstream.callstream import Callstream
 from callstream.errors import UsageError
@@ -265,6 +266,8 @@ def _copy_node(node: BaseNode, callstream: Callstream) -> BaseNode:
         ]
         nodes = [copies[id(each)] for each in graph.nodes]
         return node.model_copy(update={"graph": graph.model_copy(update={"nodes": nodes, "edges": edges})})
+    if isinstance(node, FunctionNode):
+        return KeptNode.around(node)
     if "tool" in type(node).model_fields:
         tool = getattr(node, "tool")  # noqa: B009  a node that is a tool; its class has no public name
         return node.model_copy(update={"tool": _copy_tool(tool, callstream, frozenset())})

@@ -26,6 +26,7 @@ from callstream.calls import Call, CallState
 from callstream.errors import Diverged, UsageError
 from callstream.events import (
     CallExecuting,
+    CallProgressed,
     CallStarted,
     InputKept,
     MessageReceived,
@@ -62,6 +63,8 @@ _HEADERS = ("content-type", "request-id", "x-request-id")
 """What SDKs look at. Nothing else of a response's head is kept."""
 _LEVEL = 1
 _TRACE = "callstream trace"
+_QUESTION = "question: "
+"""The beginning of the names under which the ids of a host's questions are kept."""
 
 
 def pack(data: bytes) -> str:
@@ -117,6 +120,10 @@ class Replay:
         """What was in force for each tool when it began."""
         self.outputs: dict[tuple[str, int], str] = {}
         """What steps have given, by name and number."""
+        self.progressed: set[str] = set()
+        """The calls that have told something of their progress."""
+        self._running: dict[tuple[str, int], ReplayRule] = {}
+        """Steps that have begun and given nothing."""
         self._known: Counter[bytes] = Counter()
         self._is_void: set[str] = set()
         asked: dict[str, tuple[RequestKept, str | None]] = {}
@@ -136,10 +143,15 @@ class Replay:
                     self._messages.setdefault(response_id, []).append(event.message_id)
                 case CallExecuting():
                     self.rules[event.call_id] = event.replay
+                case CallProgressed():
+                    self.progressed.add(event.call_id)
                 case MessageReceived() | StateChanged():
                     self._known[_key(event)] += 1
-                case OutputKept():
-                    self.outputs[event.name, event.nth] = event.data
+                case OutputKept(name, nth, None, replay):
+                    self._running[name, nth] = replay
+                case OutputKept(name, nth, str(data)):
+                    self.outputs[name, nth] = data
+                    self._running.pop((name, nth), None)
                 case InputKept():
                     self.input = event
                 case SessionKept():
@@ -189,8 +201,9 @@ class Replay:
         return b"" if self.input is None else unpack(self.input.data)
 
     def has(self, call_id: str) -> bool:
-        """Whether an earlier attempt has made this call, and nothing has become of it in this one yet."""
-        return call_id in self._own and call_id not in self.given and call_id not in self.begun
+        """Whether an earlier attempt has made or taken up this call, and nothing has become of it in this one yet."""
+        is_known = call_id in self._own or call_id in self.rules
+        return is_known and call_id not in self.given and call_id not in self.begun
 
     def hides(self, call_id: str) -> bool:
         """Whether the call is one of a turn that was not given back yet, so that its program does not know it."""
@@ -202,9 +215,16 @@ class Replay:
             return "its input was not kept"
         if self._told:
             return "its agent has said something that no model wrote"
+        for (name, _), replay in self._running.items():
+            if replay != "safe":
+                return f"{name} was running, and nobody can know what it has done"
         void, reported = set(self.void_calls), set(self._reported)
+        asked = {unpack(data).decode() for (name, _), data in self.outputs.items() if name.startswith(_QUESTION)}
         for call in calls:
-            if call.call_id in self._own and call.state is CallState.AWAITING:
+            if call.wire_id in asked:
+                continue
+            is_kept = (call.call_id, 1) in self.outputs
+            if call.call_id in self._own and call.state is CallState.AWAITING and not is_kept:
                 return f"call {call.call_id} awaits an answer, with which the thread goes on"
             if call.call_id in void and call.state not in _UNTOUCHED and self.rules.get(call.call_id) != "safe":
                 return f"tool {call.name} ran before the model's response was whole"
@@ -269,6 +289,7 @@ class Keeping:
         """Tools that do not run here, but at the client."""
         self.trace: str | None = None
         """The span of this attempt (``traceparent``), if it is traced."""
+        self._steps: Counter[str] = Counter()
 
     @property
     def attempt(self) -> int:
@@ -294,6 +315,32 @@ class Keeping:
         response_id = self._new_response_id()
         await self._record([RequestKept(digest.whole, digest.parts)], response_id=response_id, author=author)
         return response_id
+
+    def next_step(self, name: str) -> tuple[int, bytes | None]:
+        """The number of a step of the host's that is about to run, and what it gave in an earlier attempt."""
+        nth = self._steps[name]
+        self._steps[name] += 1
+        kept = None if self.replay is None else self.replay.outputs.get((name, nth))
+        return nth, None if kept is None else unpack(kept)
+
+    async def begin_step(self, name: str, nth: int, replay: ReplayRule) -> None:
+        """``replay``: whether it may run again if the process dies meanwhile."""
+        await self._record([OutputKept(name, nth, None, replay)])
+
+    async def end_step(self, name: str, nth: int, output: bytes) -> None:
+        await self._record([OutputKept(name, nth, pack(output))])
+
+    def repeat_step(self, name: str) -> None:
+        """The last step of that name has failed. If the host has it run again, that is the same step."""
+        self._steps[name] -= 1
+
+    async def name_question(self, what: str, rename: Callable[[str | None], str]) -> None:
+        """The host asks a person. ``rename`` is given the id with which it asked before, and returns the one it uses."""
+        name = f"{_QUESTION}{what}"
+        nth, kept = self.next_step(name)
+        used = rename(None if kept is None else kept.decode())
+        if kept is None:
+            await self.end_step(name, nth, used.encode())
 
     async def give_up(self, why: str) -> None:
         """The run cannot go on elsewhere from now on: something happens in it that is not kept."""

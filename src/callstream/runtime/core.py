@@ -163,6 +163,11 @@ class RunCore(ABC):
         return self._end.has_begun
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether another process has taken the run over, or is to do so: what happens here is no part of it any more."""
+        return self._end.is_left or self._log.is_lost
+
+    @property
     def outcome(self) -> RunOutcome | None:
         """How the run ended; None while it is running."""
         return None if self._end.ending is None else self._end.ending.outcome
@@ -513,6 +518,8 @@ class RunEnd:
         write: Callable[[EventsThen], Awaitable[None]],
     ) -> None:
         self.has_begun = False
+        self.is_left = False
+        """Whether the run goes on in another process."""
         self.ending: Ending | None = None
         """How the run has ended; None while it has not."""
         self._run = run
@@ -545,7 +552,7 @@ class RunEnd:
     def leave(self) -> None:
         """Ends the work of this process on the run, and not the run: another one is to go on with it."""
         if self._task is None:
-            self.has_begun = True
+            self.has_begun = self.is_left = True
             self._task = asyncio.ensure_future(self._leave(Ending.cancelled("handed over")))
 
     async def _leave(self, ending: Ending) -> None:

@@ -401,6 +401,8 @@ class RunLog:
         """The number of the last record that was acknowledged."""
         self.is_doubtful = False
         """Whether the journal may have more of the run than was acknowledged."""
+        self.is_lost = False
+        """Whether another process has taken the run over."""
         self._journal = journal
         self._run_id = run_id
         self._ledger = ledger
@@ -474,6 +476,7 @@ class RunLog:
                 batch.context.run(self._on_excess, weighed.error)
         else:
             error = outcome
+            self.is_lost |= isinstance(error, LeaseLost)
             self.is_doubtful |= isinstance(error, JournalError) and not isinstance(error, _NOT_WRITTEN)
         self._is_writing = False
         try:

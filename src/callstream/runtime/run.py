@@ -52,6 +52,11 @@ def current_run() -> Run | None:
     return run if run is not None and run.outcome is None and run.process == os.getpid() else None
 
 
+def run_of_task() -> Run | None:
+    """The run that this task was begun in, also when it has ended."""
+    return _current_run.get()
+
+
 class Run(RunCore):
     """Made by ``Callstream.run`` or ``Callstream.start``."""
 

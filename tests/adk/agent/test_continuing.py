@@ -1,0 +1,237 @@
+"""A run of google-adk whose process ends in the middle, and the process that goes on with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from google.adk.events.event import Event
+from google.adk.sessions.session import Session
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
+from google.adk.tools import FunctionTool, LongRunningFunctionTool
+from google.adk.workflow import START, FunctionNode, RetryConfig, Workflow
+
+from callstream import Callstream, open_journal, tool
+from callstream.adk import ADKAgent
+from callstream.calls import CallState
+from callstream.errors import CannotGoOn
+from callstream.events import RunEnded
+from callstream.testing import Finish, Parallel, Text, ToolCall
+from callstream.view import Passage, RunView
+from tests.adk.hosting import Models, agent_of, scripted
+
+from .agents import adk_agent, gemini
+from .clients import Client, dumped
+
+pytestmark = pytest.mark.asyncio
+END = [Text("Done."), Finish()]
+
+
+class Place:
+    """Where an agent is when its process ends: ``reached`` there, and goes no further. The next passes by."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.passed = asyncio.Event()
+        self.began: list[str] = []
+
+    async def pass_by(self, name: str) -> str:
+        self.began.append(name)
+        if not self.passed.is_set():
+            self.reached.set()
+            await asyncio.Event().wait()
+        return f"{name} done"
+
+
+class Processes:
+    """Processes with one journal and one store of sessions, one after the other. ``root`` makes the agent of each."""
+
+    def __init__(self, folder: Path, root: Callable[[], Any]) -> None:
+        self._folder = folder
+        self._root = root
+        self._dead = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._dead.aclose()
+
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[ADKAgent]:
+        async with Callstream(open_journal(f"sqlite:///{self._folder}/calls.db", housekeeping=None)) as cs:
+            sessions = SqliteSessionService(f"{self._folder}/sessions.db")
+            agent = adk_agent(cs, self._root(), session_service=sessions)
+            agent.continues = True
+            yield agent
+            await agent.close()
+
+    async def begin(self, place: Place, awaiting: int = 0, **given: Any) -> str:
+        """A run whose process is dead when the agent is at that place: it does nothing any more. The run's id."""
+        agent = await self._dead.enter_async_context(self.next())
+        client = Client(agent)
+        client.messages.append({"id": "user-1", "role": "user", "content": "Go"})
+        started = await agent.begin(client.input(**{"runId": "run-1", **given}))
+        work = asyncio.create_task(started.work())
+        self._dead.callback(work.cancel)
+        await place.reached.wait()
+        while len(await agent.callstream.journal.calls(states=[CallState.AWAITING])) < awaiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert await started.run.hand_over()
+        await agent.callstream.journal.aclose()
+        return started.run.run_id
+
+    async def go_on(self, run_id: str) -> RunView:
+        """Another process goes on with the run to its end."""
+        async with self.next() as agent:
+            journal = agent.callstream.journal
+            assert await journal.adopt(agent.apps) == [run_id]
+            started = await agent.go_on(run_id)
+            await started.work()
+            records = await journal.read_whole([run_id])
+            assert records[-1].event == RunEnded("finished")
+            return RunView.of(records)
+
+    async def session(self) -> Session:
+        service = SqliteSessionService(f"{self._folder}/sessions.db")
+        async with self.next() as agent:
+            (app_name,) = agent.apps
+        (found,) = (await service.list_sessions(app_name=app_name)).sessions
+        whole = await service.get_session(app_name=found.app_name, user_id=found.user_id, session_id=found.id)
+        assert whole is not None
+        return whole
+
+
+def said(view: RunView) -> list[str]:
+    return [item.text for item in view.items if isinstance(item, Passage)]
+
+
+async def answered(agent: ADKAgent, call_id: str, payload: Any) -> str:
+    """What the agent says to the answer."""
+    resume = [{"interruptId": call_id, "status": "resolved", "payload": payload}]
+    events = [dumped(event) async for event in agent.run(Client(agent).input(runId="run-2", resume=resume))]
+    return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
+async def test_an_answer_after_a_run_went_on_does_not_run_a_tool_again(tmp_path: Path, models: Models) -> None:
+    place = Place()
+
+    @tool
+    async def write() -> str:
+        """Writes."""
+        return await place.pass_by("write")
+
+    def order() -> dict[str, str]:
+        """Orders."""
+        place.began.append("order")
+        return {"status": "ordered"}
+
+    script = [
+        [Parallel([ToolCall("order", {}), ToolCall("write", {})]), Finish()],
+        [Text("Ordered."), Finish()],
+        [Text("It has come."), Finish()],
+    ]
+    async with scripted("gemini", script) as provider, AsyncExitStack() as stack:
+        tools = [LongRunningFunctionTool(order), write]
+        processes = await stack.enter_async_context(
+            Processes(tmp_path, lambda: agent_of(gemini(models, provider), *tools))
+        )
+        run_id = await processes.begin(place, awaiting=1)
+        place.passed.set()
+        assert said(await processes.go_on(run_id)) == ["Ordered."]
+        async with processes.next() as agent:
+            (asked,) = await agent.callstream.journal.calls(states=[CallState.AWAITING])
+            assert await answered(agent, asked.call_id, {"ok": True}) == "It has come."
+        session = await processes.session()
+        assert place.began == ["order", "write"]
+        assert len(provider.requests) == 3
+        assert "aborted" not in session.model_dump_json()
+
+
+class Nodes:
+    """A workflow of two functions around an agent. The last one is where the process ends."""
+
+    def __init__(self, place: Place, model: Callable[[], Any], **last: Any) -> None:
+        self.ran: list[str] = []
+
+        def prepare(node_input: str) -> Event:
+            self.ran.append("prepare")
+            return Event(output=f"prepared {node_input}", state={"prepared": True})
+
+        async def count(ctx: Any, node_input: str) -> None:
+            self.ran.append("count")
+            ctx.state["count"] = 3
+            ctx.output = f"counted {node_input}"
+
+        async def check(node_input: str) -> AsyncIterator[Event]:
+            yield Event(state={"checked": node_input})
+            yield Event(output=await place.pass_by("check"))
+
+        nodes = [FunctionNode(func=prepare), FunctionNode(func=count), FunctionNode(func=check, **last)]
+        self.root = lambda: Workflow(name="flow", edges=[(START, *nodes[:2], agent_of(model()), nodes[2])])
+
+
+@pytest.mark.parametrize("last", [{"rerun_on_resume": True}, {"retry_config": RetryConfig(max_attempts=2)}])
+async def test_function_nodes_give_what_they_gave(last: dict[str, Any], tmp_path: Path, models: Models) -> None:
+    place = Place()
+    async with scripted("gemini", [END]) as provider, AsyncExitStack() as stack:
+        nodes = Nodes(place, lambda: gemini(models, provider), **last)
+        processes = await stack.enter_async_context(Processes(tmp_path, nodes.root))
+        run_id = await processes.begin(place)
+        place.passed.set()
+        assert said(await processes.go_on(run_id)) == ["Done."]
+        session = await processes.session()
+    assert nodes.ran == ["prepare", "count"]
+    assert place.began == ["check", "check"]
+    assert len(provider.requests) == 1
+    assert "counted prepared Go" in provider.requests[0].body.decode()
+    state = {key: value for key, value in session.state.items() if not key.startswith("_")}
+    assert state == {"prepared": True, "count": 3, "checked": "Done."}
+    assert [event.output for event in session.events if event.output] == [
+        "prepared Go",
+        "counted prepared Go",
+        "check done",
+    ]
+
+
+async def test_a_function_node_that_may_not_run_again_ends_the_run(tmp_path: Path, models: Models) -> None:
+    place = Place()
+    async with scripted("gemini", [END]) as provider, AsyncExitStack() as stack:
+        nodes = Nodes(place, lambda: gemini(models, provider))
+        processes = await stack.enter_async_context(Processes(tmp_path, nodes.root))
+        run_id = await processes.begin(place)
+        place.passed.set()
+        with pytest.raises(CannotGoOn, match=r"check\S* was running"):
+            await processes.go_on(run_id)
+    assert place.began == ["check"]
+
+
+async def test_a_confirmed_tool_that_was_running_is_not_run_again(tmp_path: Path, models: Models) -> None:
+    """The run that brings the confirmation is not the one that made the call."""
+    place = Place()
+
+    @tool
+    async def remove() -> str:
+        """Removes."""
+        return await place.pass_by("remove")
+
+    script = [[ToolCall("remove", {}), Finish()], [Text("I look."), Finish()]]
+    async with scripted("gemini", script) as provider, AsyncExitStack() as stack:
+        tools = [FunctionTool(remove, require_confirmation=True)]
+        processes = await stack.enter_async_context(
+            Processes(tmp_path, lambda: agent_of(gemini(models, provider), *tools))
+        )
+        async with processes.next() as agent:
+            await Client(agent).send("Go")
+            asked = await agent.callstream.journal.calls(states=[CallState.AWAITING])
+            (question,) = [call for call in asked if call.name == "adk_request_confirmation"]
+        resume = [{"interruptId": question.call_id, "status": "resolved", "payload": {"confirmed": True}}]
+        run_id = await processes.begin(place, resume=resume, messages=[])
+        place.passed.set()
+        assert said(await processes.go_on(run_id)) == ["I look."]
+        assert "may or may not have taken effect" in provider.requests[1].body.decode()
+    assert place.began == ["remove"]
