@@ -6,85 +6,125 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from copy import copy
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from callstream.events import RequestKept, ResponseKept, RunEnded, RunResumed
+from callstream.calls import CallState
+from callstream.events import OutputKept, Record, RequestKept, ResponseKept, RunEnded, RunResumed
 from callstream.journal import Journal, open_journal
 from callstream.testing import ScriptedProvider
 from callstream.view import Passage, RunView
-from tests.captures import ROOT
 
-from .script import Models
+from .mcptools import mcp_server
+from .nursery import Nursery
+from .script import ASKS, Models, texts
 
 AT_ONCE = 6
 LONGEST = 120.0
+FAULTS = ("unfinished", "not taken", "paid again", "repeated", "shown wrongly")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 class Server:
-    """``callstream serve`` of the application, on a port that it keeps."""
+    """``callstream serve`` of the application, on a port that it keeps. Each start is a child of the next nursery."""
 
-    def __init__(self, journal: str, environment: dict[str, str]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self._command = [
-            *(sys.executable, "-W", "ignore", "-m", "callstream", "serve", "tests/server/continuing/app.py:root_agent"),
-            *("--journal", journal, "--port", str(self.port)),
-        ]
-        path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-        self._environment = {**os.environ, "PYTHONPATH": path, "CALLSTREAM_LEASE_TTL": "4", **environment}
-        self._environment["CALLSTREAM_SHUTDOWN_SECONDS"] = "0.1"
-        self._process: asyncio.subprocess.Process | None = None
+    def __init__(self, nurseries: Iterator[Nursery], journal: str, environment: dict[str, str]) -> None:
+        self.port = _free_port()
+        self._nurseries = nurseries
+        self._arguments = ["serve", "tests/server/continuing/app.py:root_agent", "--port", str(self.port)]
+        times = {"CALLSTREAM_LEASE_TTL": "4", "CALLSTREAM_SHUTDOWN_SECONDS": "0.1"}
+        self._environment = {"CALLSTREAM_JOURNAL": journal, **times, **environment}
+        self.pid: int | None = None
+
+    def like(self, nursery: Nursery) -> Server:
+        """One more, elsewhere, whose processes are born there."""
+        made = copy(self)
+        made._nurseries = cycle([nursery])
+        made.port = _free_port()
+        made._arguments = [*self._arguments[:-1], str(made.port)]
+        made.pid = None
+        return made
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            cwd=ROOT,
-            env=self._environment,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=None if os.environ.get("CONTINUING_LOUD") else asyncio.subprocess.DEVNULL,
-        )
-        async with httpx.AsyncClient() as client:
-            until = time.monotonic() + 60
-            while time.monotonic() < until:
+        self.pid = await next(self._nurseries).bear(self._arguments, self._environment)
+        async with httpx.AsyncClient() as client, asyncio.timeout(60):
+            while True:
                 try:
-                    if (await client.get(f"http://127.0.0.1:{self.port}/readyz")).status_code == 200:
+                    if (await client.get(f"{self.address}/readyz")).status_code == 200:
                         return
                 except httpx.HTTPError:
                     pass
-                await asyncio.sleep(0.1)
-        raise AssertionError("the server does not start")
+                assert self.lives, "the server does not start"
+                await asyncio.sleep(0.02)
+
+    @property
+    def lives(self) -> bool:
+        return self.pid is not None and os.path.exists(f"/proc/{self.pid}")
+
+    def send(self, how: int) -> None:
+        assert self.pid is not None
+        os.kill(self.pid, how)
 
     async def end(self, how: int = signal.SIGKILL) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(how)
-            await self._process.wait()
+        if self.lives:
+            self.send(how)
+            while self.lives:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
 
-    async def begin(self, thread: str) -> None:
+    async def begin(self, thread: str, run_id: str, **more: Any) -> None:
         """Begins a run, and leaves its stream."""
         given = {
             "threadId": thread,
-            "runId": f"{thread}-r",
+            "runId": run_id,
             "state": {},
             "tools": [],
             "context": [],
             "messages": [{"id": f"{thread}-m", "role": "user", "content": f"Do it for {thread}."}],
             "forwardedProps": {},
+            **more,
         }
+        async with (
+            httpx.AsyncClient(timeout=30) as client,
+            client.stream("POST", f"{self.address}/agui", json=given) as answer,
+        ):
+            assert answer.status_code == 200, await answer.aread()
+            async for _ in answer.aiter_bytes():
+                return
+
+    async def joined(self, thread: str) -> Counter[str]:
+        """The texts that a client sees that joins the thread now."""
+        found: Counter[str] = Counter()
         async with httpx.AsyncClient(timeout=30) as client:
-            address = f"http://127.0.0.1:{self.port}/agui"
-            async with client.stream("POST", address, json=given) as answer:
-                assert answer.status_code == 200, await answer.aread()
-                async for _ in answer.aiter_bytes():
-                    return
+            address = f"{self.address}/threads/{thread}/connect"
+            answer = await client.post(address, json={"threadId": thread})
+            assert answer.status_code == 200, answer.text
+        for line in answer.text.splitlines():
+            if line.startswith("data:"):
+                event = json.loads(line[5:])
+                if event["type"] == "MESSAGES_SNAPSHOT":
+                    said = [each for each in event["messages"] if each["role"] == "assistant" and each.get("content")]
+                    found = Counter(each["content"] for each in said)
+        return found
 
 
 class Stage:
@@ -100,68 +140,118 @@ class Stage:
         self._wire = wire
         self._wanted = kills
         self._chance = random.Random(f"{seed} {kind} {wire}")
+        self._places: list[int] = []
+        self._longest = 60
         self.kills = self.runs = self.interrupted = 0
         self.faults: Counter[str] = Counter()
         self.said: list[str] = []
         self.seconds: list[float] = []
 
     async def play(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        async with self.opened() as (servers, journal, log):
+            while self.kills < self._wanted:
+                await self._round(servers, journal)
+            self._judge_tools(log.read_text())
+            if (kept := os.environ.get("CONTINUING_KEEP")) and self.faults:
+                shutil.copytree(log.parent, kept, dirs_exist_ok=True)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[list[Server], Journal, Path]]:
+        """The servers, started."""
+        nurseries = [Nursery(seed) for seed in (1, 2)]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
             place = Path(folder)
+            log = place / "tools.log"
             url = f"sqlite:///{place / 'calls.db'}" if self._backend == "sqlite" else self._backend
-            models = Models(self._wire)
-            with ScriptedProvider(self._wire, models.script, stream_args_unasked=True, deltas_per_second=40) as model:
-                environment = {
-                    "CONTINUING_PROVIDER": model.base_url,
-                    "CONTINUING_WIRE": self._wire,
-                    "CONTINUING_KIND": self._kind,
-                    "CONTINUING_LOG": str(place / "tools.log"),
-                }
-                servers = [Server(url, environment) for _ in range(self._replicas)]
-                journal = open_journal(url, housekeeping=None)
-                await journal.open()
-                try:
-                    await asyncio.gather(*(server.start() for server in servers))
-                    while self.kills < self._wanted:
-                        await self._round(servers, journal)
-                finally:
-                    for server in servers:
-                        await server.end()
-                    await journal.aclose()
-            self._judge_tools(place / "tools.log")
+            models = Models(self._wire, self._kind)
+            provider = ScriptedProvider(self._wire, models.script, stream_args_unasked=True, deltas_per_second=80)
+            environment = {
+                "CONTINUING_PROVIDER": stack.enter_context(provider).base_url,
+                "CONTINUING_WIRE": self._wire,
+                "CONTINUING_KIND": self._kind,
+                "CONTINUING_LOG": str(log),
+                "CONTINUING_MCP": stack.enter_context(mcp_server(log)) if self._kind == "mcp" else "",
+            }
+            born = cycle(nurseries)
+            servers = [Server(born, url, environment) for _ in range(self._replicas)]
+            journal = open_journal(url, housekeeping=None)
+            await journal.open()
+            try:
+                await asyncio.gather(*(server.start() for server in servers))
+                yield servers, journal, log
+            finally:
+                for server in servers:
+                    await server.end()
+                await journal.aclose()
+                for nursery in nurseries:
+                    await nursery.close()
 
     async def _round(self, servers: list[Server], journal: Journal) -> None:
-        """Some runs at once, and a kill at some record of one of them."""
+        """Some runs at once, and kills at some record of some of them; where they await a person, the same for the rest."""
         threads = [f"run-{self.runs + number}" for number in range(AT_ONCE)]
         self.runs += AT_ONCE
-        victim = servers[0]
         for thread in threads:
-            await victim.begin(thread)
-            await asyncio.sleep(self._chance.uniform(0, 0.25))
-        for _ in range(self._chance.choice((1, 1, 2))):
-            last = self._chance.choice(threads)
-            wanted = self._chance.randrange(2, 90)
-            if not await self._reach(journal, f"{last}-r", wanted):
-                break
+            await servers[0].begin(thread, f"{thread}-r")
+            await asyncio.sleep(self._chance.uniform(0, 0.15))
+        await self._kill(servers, journal, [f"{thread}-r" for thread in threads])
+        ended = [await self._ended(journal, f"{thread}-r") for thread in threads]
+        if self._kind in ASKS:
+            answered = []
+            for number, thread in enumerate(threads):
+                if await self._answer(servers[0], journal, thread):
+                    answered.append(number)
+                await asyncio.sleep(self._chance.uniform(0, 0.15))
+            await self._kill(servers, journal, [f"{threads[number]}-s" for number in answered])
+            for number in answered:
+                ended[number] += await self._ended(journal, f"{threads[number]}-s")
+        for thread, records in zip(threads, ended, strict=True):
+            await self._judge(servers[0], thread, records)
+
+    async def _kill(self, servers: list[Server], journal: Journal, runs: list[str]) -> None:
+        for _ in range(self._chance.choice((1, 2, 2))):
+            if self.kills == self._wanted:
+                return
+            if not await self._reach(journal, self._chance.choice(runs), self._next_place()):
+                continue
+            victim = servers[0]
             await victim.end(self._how)
             self.kills += 1
-            active = await journal.runs(active=True)
-            self.interrupted += len(active)
+            cut = {row.run_id: row.last_seq for row in await journal.runs(active=True)}
+            self.interrupted += len(cut)
             killed_at = time.monotonic()
             if len(servers) == 1:
                 await victim.start()
                 killed_at = time.monotonic()
             else:
                 servers[:] = [*servers[1:], victim]
-                victim = servers[0]
-                restart = asyncio.create_task(servers[-1].start())
-            if active:
-                await self._resumed(journal, active[0].run_id)
+                restart = asyncio.create_task(victim.start())
+            for run_id, last in cut.items():
+                if not await self._resumed(journal, run_id, last):
+                    self._fault("not taken", run_id)
+            if cut:
                 self.seconds.append(time.monotonic() - killed_at)
             if len(servers) > 1:
                 await restart
-        for thread in threads:
-            await self._judge(journal, f"{thread}-r", thread)
+
+    def _next_place(self) -> int:
+        """The number of the record at which to kill: all of them come, in any order, before one comes again."""
+        if not self._places:
+            self._places = list(range(2, self._longest))
+            self._chance.shuffle(self._places)
+        return self._places.pop()
+
+    async def _answer(self, server: Server, journal: Journal, thread: str) -> bool:
+        """What a person says to the call that awaits it. False if none does: its tool was interrupted."""
+        awaiting = await journal.calls(thread_id=thread, states=[CallState.AWAITING])
+        asked = [call for call in awaiting if call.name in ("first_order", "adk_request_confirmation")]
+        if not asked:
+            return False
+        if len(asked) > 1:
+            self._fault("shown wrongly", f"{thread}: asks {[call.name for call in awaiting]}")
+        payload = {"confirmed": True} if self._kind == "confirmation" else {"status": "came"}
+        entry = {"interruptId": asked[-1].call_id, "status": "resolved", "payload": payload}
+        await server.begin(thread, f"{thread}-s", resume=[entry])
+        return True
 
     async def _reach(self, journal: Journal, run_id: str, seq: int) -> bool:
         """Whether the run has written that record and goes on."""
@@ -173,63 +263,58 @@ class Stage:
                     return True
         return False
 
-    async def _resumed(self, journal: Journal, run_id: str) -> None:
-        attempts = 0
+    async def _resumed(self, journal: Journal, run_id: str, last: int) -> bool:
+        """Waits until another server goes on with a run after that record. One that has ended before it is not looked at."""
         try:
             async with asyncio.timeout(LONGEST):
-                async for record in journal.follow(run_id):
-                    attempts += isinstance(record.event, RunResumed)
-                    if attempts or isinstance(record.event, RunEnded):
-                        return
+                async for record in journal.follow(run_id, after=last):
+                    if isinstance(record.event, RunResumed | RunEnded):
+                        return True
         except TimeoutError:
-            pass  # told by _judge
+            return False
+        return True
 
-    async def _judge(self, journal: Journal, run_id: str, label: str) -> None:
+    async def _ended(self, journal: Journal, run_id: str) -> list[Record]:
+        """All records of the run."""
         try:
             async with asyncio.timeout(LONGEST):
                 records = [record async for record in journal.follow(run_id)]
         except TimeoutError:
             self._fault("unfinished", f"{run_id} goes on and on")
-            return
-        ended = records[-1].event
-        if ended != RunEnded("finished"):
-            self._fault("unfinished", f"{run_id}: {ended}")
-            return
+            return []
+        self._longest = max(self._longest, len(records))
+        if records[-1].event != RunEnded("finished"):
+            self._fault("unfinished", f"{run_id}: {records[-1].event}")
+        return records
+
+    async def _judge(self, server: Server, thread: str, records: list[Record]) -> None:
         answered: set[tuple[str | None, str]] = set()
+        given: set[tuple[str, int]] = set()
         for record in records:
             event = record.event
             if isinstance(event, RequestKept) and (record.author, event.request) in answered:
-                self._fault("paid again", f"{run_id}: record {record.seq}")
+                self._fault("paid again", f"{thread}: record {record.seq}")
             elif isinstance(event, ResponseKept):
                 answered.add((record.author, event.request))
-        texts = Counter(item.text for item in RunView.of(records).items if isinstance(item, Passage))
-        wanted = self._wanted_texts(label)
-        if texts != wanted:
-            self._fault("shown wrongly", f"{run_id}: {texts - wanted} too much, {wanted - texts} too little")
+            elif isinstance(event, OutputKept) and "/" in event.name:  # a node of a workflow
+                if (event.name, event.nth) in given:
+                    self._fault("repeated", f"{thread}: {event.name}")
+                elif event.data is not None:
+                    given.add((event.name, event.nth))
+        wanted = texts(self._kind, thread, len({record.run_id for record in records}))
+        views = [RunView.of([each for each in records if each.run_id == f"{thread}-{run}"]) for run in "rs"]
+        shown = Counter(item.text for view in views for item in view.items if isinstance(item, Passage))
+        joined = await server.joined(thread)
+        for name, seen in (("view", shown), ("joiner", joined)):
+            if seen != wanted:
+                difference = f"{dict(seen - wanted)} too much, {dict(wanted - seen)} too little"
+                self._fault("shown wrongly", f"{thread}, {name}: {difference}")
 
-    def _wanted_texts(self, label: str) -> Counter[str]:
-        def one(name: str) -> list[str]:
-            return [f"{name} looks. ", f"{name} writes twice. ", f"{name} is done with {label}."]
-
-        match self._kind:
-            case "llm":
-                said = one("first")
-            case "sequential" | "parallel":
-                said = one("first") + one("second")
-            case "loop":
-                said = [*one("first"), f"first is done with {label}."]
-            case "transfer":
-                said = ["Over to first. ", *one("first")]
-            case _:
-                said = ["I ask first. ", *one("first"), f"outer is done with {label}."]
-        return Counter(said)
-
-    def _judge_tools(self, log: Path) -> None:
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        begun = Counter((line["did"], line["label"], line["key"]) for line in lines if line["at"] == "start")
-        written = Counter((label) for did, label, _ in begun.elements() if did == "write")
-        per_run = 2 if self._kind in ("sequential", "parallel") else 1
-        for label, count in written.items():
+    def _judge_tools(self, log: str) -> None:
+        lines = [json.loads(line) for line in log.splitlines()]
+        begun = Counter((line["label"]) for line in lines if line["at"] == "start" and line["did"] == "write")
+        per_run = 2 if self._kind in ("sequential", "parallel", "workflow") else 1
+        for label, count in begun.items():
             if count > per_run:
                 self._fault("repeated", f"write {label} ran {count} times")
 
@@ -238,8 +323,7 @@ class Stage:
         self.said.append(f"{kind}: {what}")
 
     def line(self) -> str:
-        names = ("unfinished", "paid again", "repeated", "shown wrongly")
-        wrong = ", ".join(f"{name} {self.faults[name]}" for name in names)
+        wrong = ", ".join(f"{name} {self.faults[name]}" for name in FAULTS)
         waited: list[Any] = sorted(self.seconds) or [0.0]
         return (
             f"{self._kind}, {self._wire}: kills {self.kills}, runs {self.runs}, interrupted {self.interrupted}, {wrong}; "
