@@ -15,6 +15,7 @@ Where to look:
   of clients and their state, ``presentation`` what a client is sent, ``history`` threads that are older than the journal.
 - Both: ``calls`` in a session, ``answers`` to them, ``contents`` of messages, ``tools``, ``tapping`` of models and trees,
   ``services`` that no cancellation interrupts.
+- A run that goes on in another process: ``resuming`` has its session, ``nodes`` the functions of a Workflow.
 - ``serving`` is what a server needs of all this.
 
 An answer's way, from a client to google-adk: ``ADKAgent.begin`` checks it (``answers.check_answers``), ``AgentRun`` has
