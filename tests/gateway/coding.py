@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from callstream.calls import CallState
+from callstream.gateway import GatewaySettings
 from callstream.guards import Rule, Rules
-from callstream.testing import Finish, ReceivedRequest, Text, ToolCall
-from tests.gateway.gates import Cutter, Gate, gate
+from callstream.testing import Finish, ReceivedRequest, ScriptedProvider, Text, ToolCall
+from tests.gateway.gates import Cutter, Gate, Valve, before, gate, port_of, until_unread
 from tests.npm import install
 from tests.server.serving import run_input, tool_message
 
@@ -42,6 +43,14 @@ class Program(NamedTuple):
     call: Callable[[str], ToolCall]
     is_main: Callable[[Any], bool]
     """Whether a request is of the conversation itself, and not beside it."""
+    is_sub_agent: Callable[[ReceivedRequest], bool]
+    spawning: list[ToolCall]
+    """The calls, one after the other, that have a sub-agent work."""
+
+    def answer(self, printed: str) -> str:
+        """What it prints as the model's answer: some print more before it."""
+        at = printed.rfind(WORDS.strip())
+        return printed[at:] if at >= 0 else printed
 
 
 def _claude(base_url: str, prompt: str) -> list[str]:
@@ -55,6 +64,9 @@ def _codex(base_url: str, prompt: str) -> list[str]:
     return ["node", str(script), "exec", *options, "-c", f'openai_base_url="{base_url}"', prompt]
 
 
+_LOOKING = ToolCall(
+    "Agent", {"description": "Looks", "prompt": "Look at the sea.", "subagent_type": "general-purpose"}, size=9
+)
 PROGRAMS = (
     Program(
         "Claude Code",
@@ -62,6 +74,8 @@ PROGRAMS = (
         _claude,
         lambda text: ToolCall("Bash", {"command": f"echo {text}", "description": "Says it"}, size=6),
         lambda body: bool(body.get("tools")),
+        lambda request: "x-claude-code-agent-id" in request.headers,
+        [_LOOKING],
     ),
     Program(
         "Codex",
@@ -69,6 +83,11 @@ PROGRAMS = (
         _codex,
         lambda text: ToolCall("exec_command", {"cmd": f"echo {text}"}, size=6),
         lambda body: True,
+        lambda request: request.headers.get("thread-id") != request.headers.get("session-id"),
+        [
+            ToolCall("spawn_agent", {"task_name": "look", "message": "Look at the sea."}, namespace="collaboration"),
+            ToolCall("wait_agent", {"timeout_ms": 30_000}, namespace="collaboration"),
+        ],
     ),
 )
 
@@ -159,39 +178,57 @@ async def threads(program: Program) -> str:
 
 async def sub_agents(program: Program) -> str:
     """A sub-agent is a thread of its own."""
-    spawn = ToolCall(
-        "Agent", {"description": "Looks", "prompt": "Look at the sea.", "subagent_type": "general-purpose"}, size=9
-    )
 
     def script(request: ReceivedRequest) -> list[Any]:
-        if "x-claude-code-agent-id" in request.headers:
+        if program.is_sub_agent(request):
             return [Text("The sea is calm."), Finish()]
         if not program.is_main(request.json):
             return [Text("A title"), Finish()]
-        return [*([spawn] if not answered(request.json) else [Text(DONE)]), Finish()]
+        turns = [*program.spawning, Text(DONE)]
+        return [turns[min(answered(request.json), len(turns) - 1)], Finish()]
 
     async with gate(program.wire, script) as gateway:
         printed = await run(program, gateway)
-        runs = await gateway.runs()
-        names = sorted({each.thread_id for each in runs})
-        is_right = DONE in printed and any("/" in name for name in names)
+        names = sorted({each.thread_id for each in await gateway.runs()})
+        is_right = DONE in printed and len(names) == 2 and names[1].startswith(f"{names[0]}/")
         return f"{'PASS' if is_right else 'FAIL'}: threads {names}" + ("" if is_right else f"\n{printed[-1500:]}")
 
 
-async def cuts(program: Program, places: list[int]) -> str:
-    """It comes back by itself, and the provider is not asked again."""
-    found = []
-    for place in places:
-        script = script_of(program, [Text(WORDS, size=12)])
-        async with gate(program.wire, script, deltas_per_second=20) as gateway, Cutter(gateway.server.port) as cutter:
-            cutter.next_cut = place
-            printed = await run(program, gateway, int(cutter.origin.rpartition(":")[2]))
-            asked = len(main_requests(program, gateway))
-            is_right = cutter.cuts == 1 and WORDS.strip() in printed and asked == 1
-            found.append(f"after {place} events: {'PASS' if is_right else 'FAIL'}, asked {asked}")
-            if not is_right:
-                found.append(printed[-800:])
-    return "; ".join(found)
+async def cuts(program: Program, places: list[int] | None) -> str:
+    """It comes back by itself, and the provider is not asked again.
+
+    The provider waits with its next event until the gateway has seen the connection break.
+    """
+    found, failed = 0, []
+    provider = ScriptedProvider(program.wire, script_of(program, [Text(WORDS, size=12)]))
+    async with (
+        provider,
+        Valve(port_of(provider)) as valve,
+        before(provider, GatewaySettings(), valve.origin) as gateway,
+    ):
+        async with Cutter(gateway.server.port) as cutter:
+            cutter.next_cut = most = 1_000_000  # which only counts
+            expected = await run(program, gateway, cutter.port)
+            events = most - cutter.next_cut
+            for place in range(events) if places is None else places:
+                asked_before, cuts_before = len(main_requests(program, gateway)), cutter.cuts
+                valve.open.clear()
+                cutter.next_cut, valve.next_cut = place, max(place, 1)
+                async with started(program, gateway, cutter.port) as printed:
+                    async with asyncio.timeout(LIMIT):
+                        while cutter.cuts == cuts_before:  # noqa: ASYNC110
+                            await asyncio.sleep(0.01)
+                    await until_unread(gateway)
+                    valve.open.set()
+                    text = await asyncio.wait_for(printed, LIMIT)
+                asked = len(main_requests(program, gateway)) - asked_before
+                if asked == 1 and program.answer(text) == program.answer(expected):
+                    found += 1
+                else:
+                    failed.append(f"\nafter {place} events: asked {asked}, printed {text[-800:]}")
+    tried = events if places is None else len(places)
+    head = f"{'FAIL' if failed else 'PASS'}: cut before {tried} of {events} events, {found} came back whole"
+    return f"{head}, the provider was asked once for each{''.join(failed)}" if not failed else head + "".join(failed)
 
 
 async def refused(program: Program) -> str:
@@ -230,7 +267,7 @@ async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", choices=[program.name for program in PROGRAMS], action="append")
     parser.add_argument("--seconds", type=float, default=240.0, help="until a person answers (default: 240)")
-    parser.add_argument("--cut", type=int, action="append", help="after so many events (default: 0, 3, 8)")
+    parser.add_argument("--cut", type=int, action="append", help="after so many events (default: each)")
     parser.add_argument("--only", action="append", help="some of: threads, sub-agents, cuts, refused, asked")
     options = parser.parse_args()
     failed = 0
@@ -239,9 +276,9 @@ async def main() -> int:
             continue
         shown: dict[str, Callable[[], Any]] = {
             "threads": lambda program=program: threads(program),
-            **({"sub-agents": lambda program=program: sub_agents(program)} if program.wire == "anthropic" else {}),
+            "sub-agents": lambda program=program: sub_agents(program),
             "refused": lambda program=program: refused(program),
-            "cuts": lambda program=program: cuts(program, options.cut or [0, 3, 8]),
+            "cuts": lambda program=program: cuts(program, options.cut),
             "asked": lambda program=program: asked(program, options.seconds),
         }
         for name, show in shown.items():
@@ -255,11 +292,9 @@ async def main() -> int:
     return 1 if failed else 0
 
 
-def in_own_network() -> None:
-    """Starts this once more where nothing can be reached but loopback. Raises OSError where that is not possible."""
-    command = f"ip link set lo up && exec {sys.executable} -W ignore -m tests.gateway.coding " + shlex.join(
-        sys.argv[1:]
-    )
+def in_own_network(module: str = "tests.gateway.coding") -> None:
+    """Starts a module with these arguments where nothing can be reached but loopback. OSError where that is not possible."""
+    command = f"ip link set lo up && exec {sys.executable} -W ignore -m {module} " + shlex.join(sys.argv[1:])
     os.execvpe("unshare", ["unshare", "-rn", "sh", "-c", command], {**os.environ, UNSHARED: "1"})
 
 

@@ -52,6 +52,16 @@ CASES: dict[str, tuple[dict[str, str], Any, ConversationIds]] = {
         {"client_metadata": {"turn_id": "turn-7"}, "prompt_cache_key": "x"},
         ConversationIds(SESSION, "turn-7"),
     ),
+    "a sub-agent of Codex": (
+        {"user-agent": "codex", "thread-id": "t-2", "session-id": SESSION, "x-codex-parent-thread-id": "t-1"},
+        {"client_metadata": {"turn_id": "turn-1"}},
+        ConversationIds(f"{SESSION}/t-2", "turn-1"),
+    ),
+    "a sub-agent of an older Codex": (
+        {"originator": "codex_exec", "thread-id": "t-2", "x-codex-parent-thread-id": "t-1"},
+        {},
+        ConversationIds("t-1/t-2"),
+    ),
     "Codex without a turn": ({"originator": "codex_exec", "session_id": SESSION}, {}, ConversationIds(SESSION)),
     "a vendor's session": ({"x-acme-session-id": SESSION}, {}, ConversationIds(SESSION)),
     "an id that is too short": ({"x-session-id": "1"}, {}, ConversationIds()),

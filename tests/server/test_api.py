@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callstream import Callstream
-from callstream.events import CallCompleted, CallStarted
+from callstream.events import CallCompleted, CallStarted, MessageReceived
 from tests.captures import ROOT
 
 from .agents import Stepping
@@ -24,6 +24,27 @@ async def test_threads_are_listed_with_their_first_words(cs: Callstream) -> None
             assert [each["title"] for each in listed] == ["Write of tides", "x" * 119 + "…"]
             assert all(each["started_at"] <= each["updated_at"] for each in listed)
         assert len((await server.get("/api/threads?limit=1")).json()["threads"]) == 1
+
+
+async def test_what_programs_say_in_tags_is_no_title_unless_there_is_nothing_else(cs: Callstream) -> None:
+    """Coding agents put their own words before the user's, or into messages before them."""
+    said = {
+        "before": ["<system-reminder>\nAttribution.\n</system-reminder>\nWrite of tides"],
+        "apart": ["<environment_context>\n <cwd>/</cwd>\n</environment_context>", "Write of the moon"],
+        "alone": ["<a>only</a>"],
+        "unclosed": ["<b>Write"],
+    }
+    for thread, texts in said.items():
+        async with cs.run(thread) as run:
+            await run.record([MessageReceived("user", text) for text in texts])
+    async with served(Stepping(), callstream=cs) as server:
+        listed = (await server.get("/api/threads")).json()["threads"]
+    assert {each["thread_id"]: each["title"] for each in listed} == {
+        "before": "Write of tides",
+        "apart": "Write of the moon",
+        "alone": "<a>only</a>",
+        "unclosed": "<b>Write",
+    }
 
 
 async def test_threads_say_how_many_calls_wait_for_an_answer(cs: Callstream) -> None:

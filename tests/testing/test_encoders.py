@@ -195,6 +195,15 @@ def test_gemini_takes_argument_text_that_is_json() -> None:
     assert gemini_answer([ToolCall("a", {"x": 1}, text='{ "x" : 1 }')], True).calls == [(None, "a", {"x": 1})]
 
 
+def test_a_tool_may_have_a_namespace_on_the_responses_api() -> None:
+    script = [ToolCall("look", {"at": "sea"}, namespace="eyes"), ToolCall("listen")]
+    with openai_client(script, "openai_responses", True).responses.stream(model="-", input="-") as running:
+        items: list[Any] = [event.item for event in running if event.type == "response.output_item.done"]
+        output: Any = running.get_final_response().output
+    for each in (items, output):
+        assert [(item.name, getattr(item, "namespace", None)) for item in each] == [("look", "eyes"), ("listen", None)]
+
+
 def test_custom_tool_text_is_the_input_of_a_free_text_tool() -> None:
     script = [
         ToolCall("patch", "*** Begin\n+x", size=5, custom=True),

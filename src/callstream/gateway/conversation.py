@@ -112,6 +112,9 @@ def _codex(headers: Mapping[str, str], body: dict[str, Any]) -> ConversationIds 
     )
     if named is None:
         return None
+    parent = _id(headers.get("x-codex-parent-thread-id"))
+    if parent is not None:  # a sub-agent's; all of a session's are beside each other
+        named = f"{_id(headers.get('session-id')) or parent}/{named}"
     match body.get("client_metadata"):
         case {"turn_id": str(turn_id)}:
             return ConversationIds(named, _id(turn_id))

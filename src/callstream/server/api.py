@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -29,6 +30,8 @@ _RUNS_A_THREAD: Final = 5
 _GRACE_SECONDS: Final = 0.5
 _LOOKED_AT: Final = 20
 """A run's first message is among its first records."""
+_TAGGED: Final = re.compile(r"\A\s*(?:<([a-z][\w-]*)>.*?</\1>\s*)+", re.DOTALL)
+"""What text begins with, such as ``<system-reminder>…</system-reminder>``."""
 
 
 class Api:
@@ -95,13 +98,17 @@ class Api:
         return self._titles.get(row.run_id)
 
     async def _first_words(self, run_id: str) -> str | None:
+        """What a user said first. What coding agents say in their name, in tags, counts where there is nothing else."""
+        found: str | None = None
         async for record in self._journal.read(run_id):
             match record.event:
                 case MessageReceived(role="user", text=text) if text:
-                    return text
+                    if own := _TAGGED.sub("", text, count=1):
+                        return own
+                    found = found or text
             if record.seq >= _LOOKED_AT:
                 break
-        return None
+        return found
 
     async def runs(self, request: Request) -> Response:
         principal = await self._access.principal(request)

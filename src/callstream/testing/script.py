@@ -53,6 +53,7 @@ class ToolCall(_Step, frozen=True, tag="call"):
     whole, as the wire does that. ``text`` is the argument text to send in place of ``args``: pretty-printed, malformed,
     or with ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire never
     ends the call; say with the next step whether the body just stops or the response finishes for lack of tokens.
+    ``namespace``: that of the tool, on the Responses API, which has such.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ToolCall(_Step, frozen=True, tag="call"):
     text: str | None = None
     custom: bool = False
     stop_after: int | None = None
+    namespace: str | None = None
 
 
 class Parallel(_Step, frozen=True):

@@ -97,6 +97,8 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
                 "ctc", {"type": "custom_tool_call", "status": "in_progress", "input": "", **call_id, "name": call.name}
             )
         item = {"type": "function_call", "status": "in_progress", "arguments": "", **call_id, "name": call.name}
+        if call.namespace is not None:
+            item["namespace"] = call.namespace
         return self._add("fc", item)
 
     def _call(self, call: ToolCall, index: int) -> Iterator[bytes]:
