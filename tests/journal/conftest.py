@@ -1,4 +1,4 @@
-"""The three journals that one suite is run on."""
+"""The journals that one suite is run on: three stores, and each of them as the index beside a log."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ import pytest_asyncio
 
 from callstream.journal import Journal, open_journal
 
-from .zombie import zombie
+from .logs import Engine, paired
+from .zombie import hanging
 
 BACKENDS = ("memory", "sqlite", "postgres")
+WITH_LOG = "+log"
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+PAIRED = [("memory", ()), ("sqlite", ()), ("postgres", pytest.mark.postgres)]
 
 
 class Place:
     """One store, and the journals on it; each journal counts as a process of its own."""
 
     def __init__(self, backend: str, url: str) -> None:
-        self.backend = backend
+        self.backend = backend.removesuffix(WITH_LOG)
         self.url = url
+        self.engine = Engine() if backend.endswith(WITH_LOG) else None
         self._journals: list[Journal] = []
 
     def journal(self, **settings: Any) -> Journal:
         settings.setdefault("housekeeping", None)
-        journal = open_journal(self.url, **settings)
+        journal = open_journal(self.url, **settings) if self.engine is None else paired(self.url, self.engine, settings)
         self._journals.append(journal)
         return journal
 
     def zombie(self, **settings: Any) -> Journal:
-        self._journals.append(zombie(self.url, **settings))
-        return self._journals[-1]
+        return hanging(self.journal(**{"lease_ttl": 0.1, **settings}))
 
     async def close(self) -> None:
         for journal in self._journals:
@@ -61,17 +64,19 @@ async def drop_schema(url: str, schema: str) -> None:
         await connection.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", POSTGRES])
+@pytest.fixture(
+    params=["memory", "sqlite", POSTGRES, *(pytest.param(f"{name}{WITH_LOG}", marks=marks) for name, marks in PAIRED)]
+)
 def place_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    match request.param:
+    match request.param.removesuffix(WITH_LOG):
         case "memory":
-            yield "memory", f"memory:{uuid.uuid4().hex}"
+            yield request.param, f"memory:{uuid.uuid4().hex}"
         case "sqlite":
-            yield "sqlite", sqlite_url(tmp_path / "journal.db")
+            yield request.param, sqlite_url(tmp_path / "journal.db")
         case _:
             url = request.getfixturevalue("postgres_url")
             schema = f"test_{uuid.uuid4().hex[:12]}"
-            yield "postgres", schema_url(url, schema)
+            yield request.param, schema_url(url, schema)
             asyncio.run(drop_schema(url, schema))
 
 

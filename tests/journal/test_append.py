@@ -1,6 +1,6 @@
 """Appending: what is kept, what is refused, and what a repeated append does.
 
-The same tests run on memory, SQLite and PostgreSQL.
+The same tests run on memory, SQLite and PostgreSQL, and on each of them beside a log.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Entry, Journal
+from callstream.journal.paired import PairedStore
 
 from .conftest import BACKENDS, Place
 from .runs import (
@@ -42,9 +43,12 @@ from .runs import (
 pytestmark = pytest.mark.asyncio
 
 
-async def test_one_suite_three_backends(place: Place) -> None:
+async def test_one_suite_three_backends_and_each_beside_a_log(place: Place) -> None:
     assert place.backend in BACKENDS
     store = place.journal()._store  # type: ignore[attr-defined]
+    if place.engine is not None:
+        assert type(store) is PairedStore
+        store = store._index
     assert type(store).__name__.removesuffix("Store").lower() == place.backend
     assert place.journal().is_persistent == (place.backend != "memory")
 

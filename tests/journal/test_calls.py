@@ -1,6 +1,6 @@
 """Calls: their states, their ids, their arguments, and answers that other runs bring.
 
-The same tests run on memory, SQLite and PostgreSQL.
+The same tests run on memory, SQLite and PostgreSQL, and on each of them beside a log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compaction: the same run in fewer records, also for those who are reading it.
 
-The same tests run on memory, SQLite and PostgreSQL.
+The same tests run on memory, SQLite and PostgreSQL, and on each of them beside a log.
 """
 
 from __future__ import annotations

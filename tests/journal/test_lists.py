@@ -1,6 +1,6 @@
 """Lists, figures, erasing, housekeeping and settings.
 
-The same tests run on memory, SQLite and PostgreSQL.
+The same tests run on memory, SQLite and PostgreSQL, and on each of them beside a log.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from callstream.journal import JournalSettings, open_journal
 from callstream.journal.follow import Followers
 from callstream.journal.journal import Journal
 from callstream.journal.memory import MemoryStore, MemoryTables
+from callstream.journal.store import Writer
 from callstream.journal.worker import Inline
 
 pytestmark = pytest.mark.asyncio
@@ -51,7 +52,7 @@ class SlowToOpen(MemoryStore):
         self.is_opening = threading.Event()
         self.may_open = threading.Event()
 
-    async def open(self, writer: str, followers: Followers) -> None:
+    async def open(self, writer: Writer, followers: Followers) -> None:
         self.is_opening.set()
         self.may_open.wait(20)
         await super().open(writer, followers)

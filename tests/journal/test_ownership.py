@@ -1,6 +1,6 @@
 """Who may write to a run: leases, dead processes, exclusive runs, and word from others.
 
-The same tests run on memory, SQLite and PostgreSQL.
+The same tests run on memory, SQLite and PostgreSQL, and on each of them beside a log.
 """
 
 from __future__ import annotations

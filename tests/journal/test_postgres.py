@@ -227,7 +227,7 @@ async def test_a_schema_of_somebody_else_is_left_alone(url: str, postgres_url: s
 async def test_a_follower_who_waits_long_is_woken_however_much_is_read_meanwhile(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callstream.journal.postgres.reader._MAX_HEADS", 4)
+    monkeypatch.setattr("callstream.journal.heads.MAX_HEADS", 4)
     async with opened(url) as journal, opened(url) as other:
         await journal.append("r", [RunStarted("t")])
         waiting = other.follow("r")
@@ -236,7 +236,7 @@ async def test_a_follower_who_waits_long_is_woken_however_much_is_read_meanwhile
         for number in range(10):
             await journal.append(f"s{number}", [RunStarted("t"), RunEnded("finished")])
             assert len(await records(other, f"s{number}")) == 2
-        assert len(other._store.reader._heads) <= 4  # type: ignore[attr-defined]
+        assert len(other._store.reader.remembered) <= 4  # type: ignore[attr-defined]
         await journal.append("r", [TextAppended("m", "x")])
         assert (await asyncio.wait_for(next_record, 10)).seq == 2
         await waiting.aclose()  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Reading and following: from any record, by any process, in any event loop.
 
-The same tests run on memory, SQLite and PostgreSQL.
+The same tests run on memory, SQLite and PostgreSQL, and on each of them beside a log.
 """
 
 from __future__ import annotations
@@ -112,9 +112,18 @@ async def test_follow_before_the_beginning_is_refused(journal: Journal) -> None:
 
 async def test_follow_ends_when_cancelled_and_when_the_journal_closes(journal: Journal) -> None:
     await journal.append("r", [START])
-    cancelled = asyncio.create_task(followed(journal))
-    closed = asyncio.create_task(followed(journal))
-    await asyncio.sleep(0.05)
+    seen: asyncio.Queue[Record] = asyncio.Queue()
+
+    async def follow() -> list[Record]:
+        found = []
+        async for record in journal.follow("r"):
+            found.append(record)
+            seen.put_nowait(record)
+        return found
+
+    cancelled, closed = asyncio.create_task(follow()), asyncio.create_task(follow())
+    for _ in range(2):
+        await asyncio.wait_for(seen.get(), 30)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled

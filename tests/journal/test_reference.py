@@ -31,10 +31,11 @@ from callstream.events import (
     RunStarted,
     TextAppended,
 )
-from callstream.journal import Entry, open_journal
+from callstream.journal import Entry, Journal, open_journal
 from tests.examples import examples
 
 from .conftest import drop_schema, schema_url
+from .logs import Engine, paired
 from .reference import ReferenceJournal
 
 RUNS = ("r1", "r2", "r3")
@@ -80,10 +81,16 @@ steps = st.one_of(
 class Pair:
     """A journal and the reference, side by side. When a process dies, a new one takes its place."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, engine: Engine | None) -> None:
         self._url = url
+        self._engine = engine
         self.reference = ReferenceJournal()
-        self.journal = open_journal(url, housekeeping=None)
+        self.journal = self._open()
+
+    def _open(self) -> Journal:
+        if self._engine is None:
+            return open_journal(self._url, housekeeping=None)
+        return paired(self._url, self._engine, {"housekeeping": None})
 
     async def outcomes(self, step: Any) -> tuple[Any, Any]:
         try:
@@ -115,7 +122,7 @@ class Pair:
             case ("forget", thread):
                 return await self.journal.forget(thread=thread)
             case _:
-                dead, self.journal = self.journal, open_journal(self._url, housekeeping=None)
+                dead, self.journal = self.journal, self._open()
                 await self.journal.open()
                 await dead.aclose()
                 return sorted(await self.journal.sweep())
@@ -143,8 +150,8 @@ class Pair:
         return actual, expected
 
 
-async def compare(url: str, program: list[Any]) -> None:
-    pair = Pair(url)
+async def compare(url: str, program: list[Any], engine: Engine | None = None) -> None:
+    pair = Pair(url, engine)
     try:
         for step in program:
             actual, expected = await pair.outcomes(step)
@@ -159,6 +166,12 @@ async def compare(url: str, program: list[Any]) -> None:
 @given(st.lists(steps, max_size=25))
 def test_one_suite_three_backends_agree_on_random_programs_in_memory(program: list[Any]) -> None:
     asyncio.run(compare(f"memory:{uuid.uuid4().hex}", program))
+
+
+@examples(60)
+@given(st.lists(steps, max_size=25))
+def test_one_suite_three_backends_agree_on_random_programs_beside_a_log(program: list[Any]) -> None:
+    asyncio.run(compare(f"memory:{uuid.uuid4().hex}", program, Engine()))
 
 
 @examples(60)

@@ -274,6 +274,7 @@ async def stored(journal: Journal) -> int:
     return int((await journal.stats())["stored_bytes"])
 
 
+@pytest.mark.parametrize("place_url", ["memory", "sqlite", POSTGRES], indirect=True)
 async def test_journal_linear(place: Place) -> None:
     """Stored bytes grow with the arguments: at most 12 per byte before compaction, in pieces of eight characters.
 

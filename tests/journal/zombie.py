@@ -8,10 +8,15 @@ from callstream.journal import Journal, open_journal
 
 
 def zombie(url: str, **settings: Any) -> Journal:
-    """A journal that never renews its lease. In SQLite and in memory it has none from the beginning."""
-    journal = open_journal(url, **{"housekeeping": None, "lease_ttl": 0.1, **settings})
+    return hanging(open_journal(url, **{"housekeeping": None, "lease_ttl": 0.1, **settings}))
+
+
+def hanging(journal: Journal) -> Journal:
+    """The journal, which never renews its lease. In SQLite and in memory it has none from the beginning."""
 
     async def never() -> None: ...
 
-    journal._store.renew = never  # type: ignore[attr-defined]
+    store: Any = journal._store
+    for part in (store, getattr(store, "_index", store)):
+        part.renew = never
     return journal

@@ -34,10 +34,14 @@ _PIECES = (ArgsAppended, TextAppended, ReasoningAppended)
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Records after a place in the log. ``ended``: there is nothing after them and there never will be."""
+    """Records after a place in the log. ``ended``: there is nothing after them and there never will be.
+
+    ``compacted``: numbers may be missing, whose records were folded into later ones.
+    """
 
     records: Sequence[Record]
     ended: bool
+    compacted: bool = False
 
 
 class Folded(msgspec.Struct, frozen=True):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -31,12 +33,23 @@ from callstream.journal.rows import (
     from_json,
     moment,
 )
-from callstream.journal.store import SCHEMA_VERSION, CallFilter, Committed, Log, RunFilter, Writer, forgotten_mark
+from callstream.journal.store import (
+    SCHEMA_VERSION,
+    CallFilter,
+    CallLog,
+    Committed,
+    Head,
+    RunFilter,
+    RunLog,
+    Writer,
+    forgotten_mark,
+)
 
 _CALL_COLUMNS = (
     *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),
     *("ran_early", "started_at", "updated_at"),
 )
+_seq = attrgetter("seq")
 _PIECE = Kind.ARGS | Kind.TEXT | Kind.REASONING
 
 
@@ -65,6 +78,10 @@ class _Run(msgspec.Struct, eq=False):
         row = self.row
         ended = row.outcome is not None
         return RunFacts(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
+
+    def lines(self, first: int, last: int) -> list[Stored]:
+        """The records of those numbers. Where a log is beside this one, or after folding, some are missing."""
+        return self.log[bisect_left(self.log, first, key=_seq) : bisect_right(self.log, last, key=_seq)]
 
     def records(self, lines: Iterable[Stored]) -> list[Record]:
         found = []
@@ -118,8 +135,8 @@ class MemoryStore:
     def reader(self) -> MemoryStore:
         return self
 
-    async def open(self, writer: str, followers: Followers) -> None:
-        self._writer = Writer(writer)
+    async def open(self, writer: Writer, followers: Followers) -> None:
+        self._writer = writer
         self._followers = followers
         self._tables.stores.add(self)
         await self.renew()
@@ -194,6 +211,7 @@ class MemoryStore:
             if run is None or run.key != run_key or run.compacted:
                 return False
             run.log, run.compacted = list(rows), True
+            await self._writer.erase([run_key])
             return True
 
     async def due(self, age: float) -> list[str]:
@@ -205,6 +223,7 @@ class MemoryStore:
     async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
         with self._lock:
             gone = [run for run in self._tables.runs.values() if wanted.fits(run.row)][:limit]
+            await self._writer.erase([run.key for run in gone])
             for run in gone:
                 if for_good:
                     self._tables.forgotten.add(forgotten_mark(run.row.thread_id, run.row.principal))
@@ -234,7 +253,7 @@ class MemoryStore:
 
     async def rows(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
         run = self._tables.keys[run_key]
-        return None if run.compacted else [(line.kind, line.body) for line in run.log[first - 1 : last]]
+        return None if run.compacted else [(line.kind, line.body) for line in run.lines(first, last)]
 
     async def run_facts(self, run_ids: Sequence[str]) -> Iterable[RunFacts]:
         return [
@@ -319,11 +338,10 @@ class MemoryStore:
                 ranges = [(line.first_seq, line.seq) for line in run.log if line.first_seq is not None]
                 if is_first and (inside := find_folded_range(ranges, after)):
                     return Folded(*inside)
-                lines = [line for line in run.log if line.seq > after][:limit]
-            else:
-                lines = run.log[after : after + limit]  # numbered 1, 2, 3, … without gaps
+            start = bisect_right(run.log, after, key=_seq)
+            lines = run.log[start : start + limit]
             ended = run.row.outcome is not None and (not lines or lines[-1].seq == run.row.last_seq)
-            return Page(run.records(lines), ended)
+            return Page(run.records(lines), ended, run.compacted)
 
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         found: list[Record] = []
@@ -334,18 +352,19 @@ class MemoryStore:
         return found
 
     async def call(self, call_id: str) -> Call | None:
+        found = await self.call_log(call_id)
+        return None if found is None else call_with_pieces(found.call, found.rows)
+
+    async def call_log(self, call_id: str) -> CallLog | None:
         with self._lock:
             call = self._tables.calls.get(call_id)
             if call is None:
                 return None
             run = self._tables.keys[call.run_key]
-            first, last = call.first_seq, call.args_seq or run.row.last_seq
-            if run.compacted:
-                lines = [line for line in run.log if first <= line.seq <= last]
-            else:
-                lines = run.log[first - 1 : last]
-            own = [(line.seq, line.kind, line.body) for line in lines if line.call == call.number or line.seq == last]
-        return call_with_pieces(call.row, own)
+            last = call.args_seq or run.row.last_seq
+            lines = [line for line in run.lines(call.first_seq, last) if line.call == call.number or line.seq == last]
+        rows = [(line.seq, line.kind, line.body) for line in lines]
+        return CallLog(call.row, call.run_key, call.number, call.first_seq, rows)
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         with self._lock:
@@ -365,10 +384,25 @@ class MemoryStore:
         with self._lock:
             return mark in self._tables.forgotten
 
-    async def log(self, run_id: str) -> Log | None:
+    async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
+        with self._lock:
+            runs = [self._tables.runs[run_id] for run_id in run_ids if run_id in self._tables.runs]
+            return [
+                Head(
+                    run.row.run_id,
+                    run.key,
+                    run.row.started_at,
+                    run.compacted,
+                    dict(run.sources),
+                    {call.number: call.row.call_id for call in run.calls},
+                )
+                for run in runs
+            ]
+
+    async def log(self, run_id: str) -> RunLog | None:
         with self._lock:
             run = self._tables.runs.get(run_id)
-            return None if run is None else Log(run.key, run.row.outcome is not None, run.compacted, list(run.log))
+            return None if run is None else RunLog(run.key, run.row.outcome is not None, run.compacted, list(run.log))
 
     async def stats(self) -> dict[str, Any]:
         with self._lock:

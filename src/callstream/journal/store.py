@@ -2,7 +2,7 @@
 
 ``Writer`` is how a process writes: what it asks a database before a batch of appends, and how it closes what dead ones
 left open. The database answers through ``Tables``, within one transaction; what is written is decided here and in
-``plan``, once for every kind of store.
+``plan``, once for every kind of store. ``log`` says what lies beside it where an engine keeps the pieces.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -32,6 +32,7 @@ from callstream.events import (
     RunResumed,
 )
 from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.log import Log
 from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
 from callstream.journal.rows import Row, RunRow, Source, Stored, known_events, prepare, whole_completion
 
@@ -94,10 +95,14 @@ class Tables(Protocol):
 
 
 class Writer:
-    """One process, with its memory of the runs that it owns. If the transaction fails the memory must be cleared."""
+    """One process, with its memory of the runs that it owns. If the transaction fails the memory must be cleared.
+
+    ``log``: where pieces lie that the tables have not; see ``PairedStore``.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.log: Log | None = None
         self.memory = Memory()
         self._others: set[str] = set()
         """Orphans that this process does not take over."""
@@ -114,7 +119,7 @@ class Writer:
         if plan.changed:
             await tables.write(plan)
         for place, repeat in plan.repeats.items():
-            plan.outcomes[place] = await _repeated(tables, batch[place], repeat)
+            plan.outcomes[place] = await self._repeated(tables, batch[place], repeat)
         return Committed(plan.outcomes, plan.changed_runs(followed))
 
     async def adopt(
@@ -131,7 +136,7 @@ class Writer:
         ``lives``: whether a writer's process is seen to live, where its lease may have run out without that. ``run_id``:
         that run alone.
         """
-        found = await tables.orphans(limit, run_id)
+        found = await self._orphans(tables, limit, run_id)
         orphans = [run for run in found if run_id is not None or run.run_id not in self._others]
         events = await _events_of(tables, [run.key for run in orphans])
         mine = []
@@ -151,7 +156,7 @@ class Writer:
 
         Runs that can go on wait for so many seconds since their last record for a process that takes them over.
         """
-        found = list(await tables.orphans(limit * _MORE))
+        found = await self._orphans(tables, limit * _MORE)
         events = await _events_of(tables, [facts.key for facts in found])
         lost = [
             facts
@@ -178,7 +183,7 @@ class Writer:
         if not unknown:
             return
         mine = []
-        for facts in await tables.run_facts(unknown):
+        for facts in await self._with_last(await tables.run_facts(unknown)):
             if facts.epoch == 0:
                 run = Owned(facts.run_id, facts.key, self.name, 1, is_new=True)
             else:
@@ -190,6 +195,50 @@ class Writer:
             await _fill(tables, mine)
             for run in mine:
                 self.memory.add(run)  # again, now that it has its calls
+
+    async def erase(self, run_keys: Collection[int]) -> None:
+        """Takes ended runs out of the log."""
+        if self.log is not None and run_keys:
+            await self.log.erase(run_keys)
+
+    async def _orphans(self, tables: Tables, limit: int, run_id: str | None = None) -> Sequence[RunFacts]:
+        found = list(await tables.orphans(limit, run_id))
+        if self.log is not None and found:
+            await self.log.fence({run.writer for run in found if run.writer is not None})
+        return await self._with_last(found)
+
+    async def _with_last(self, found: Iterable[RunFacts]) -> Sequence[RunFacts]:
+        """Those runs with their last number, which only the log may know."""
+        facts = list(found)
+        live = [run.key for run in facts if run.epoch and not run.ended]
+        if self.log is None or not live:
+            return facts
+        last = await self.log.last(live)
+        return [
+            msgspec.structs.replace(run, last_seq=last[run.key][0], last_ms=last[run.key][1])
+            if run.key in last and last[run.key][0] > run.last_seq
+            else run
+            for run in facts
+        ]
+
+    async def _repeated(self, tables: Tables, append: Append, repeat: Repeat) -> int | CallstreamError:
+        """The outcome of an append that seems to be there already.
+
+        Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
+        """
+        run, first, last = repeat.run, repeat.first, repeat.last
+        stored = await tables.rows(run.key, first, last)
+        if self.log is not None and stored is not None and not stored:
+            rows = await self.log.read(run.key, first - 1, last - first + 1)
+            stored = [(kind, body) for _, seq, _, _, _, kind, body in rows if seq <= last]
+        if not isinstance(run.refusal, LeaseLost) if stored is None else same_rows(append, stored):
+            return last
+        if run.refusal is None and run.ended:
+            return ended_error(append.run_id)
+        return run.refusal or UsageError(
+            f"records {first} to {last} of run {append.run_id!r} are not those of this append: "
+            "two tasks write to the run with the same numbers"
+        )
 
 
 async def _fill(tables: Tables, runs: Sequence[Owned]) -> None:
@@ -217,23 +266,6 @@ async def _resumed(
     wanted = [call_id for call_ids in names.values() for call_id in call_ids]
     found = {held.call_id: held for held in await tables.held_calls(wanted)} if wanted else {}
     return {key: [found[call_id] for call_id in call_ids if call_id in found] for key, call_ids in names.items()}
-
-
-async def _repeated(tables: Tables, append: Append, repeat: Repeat) -> int | CallstreamError:
-    """The outcome of an append that seems to be there already.
-
-    Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
-    """
-    refusal = repeat.run.refusal
-    stored = await tables.rows(repeat.run.key, repeat.first, repeat.last)
-    if not isinstance(refusal, LeaseLost) if stored is None else same_rows(append, stored):
-        return repeat.last
-    if refusal is None and repeat.run.ended:
-        return ended_error(append.run_id)
-    return refusal or UsageError(
-        f"records {repeat.first} to {repeat.last} of run {append.run_id!r} are not those of this append: "
-        "two tasks write to the run with the same numbers"
-    )
 
 
 def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:
@@ -431,7 +463,28 @@ def _given(wanted: RunFilter | CallFilter) -> dict[str, Any]:
     return {f"where_{name}": value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
 
 
-class Log(NamedTuple):
+class Head(msgspec.Struct, frozen=True):
+    """A run's number, and what numbers in its records mean. These never change; more may come while the run goes on."""
+
+    run_id: str
+    key: int
+    started_at: float
+    compacted: bool
+    sources: dict[int, Source]
+    call_ids: dict[int, str]
+
+
+class CallLog(NamedTuple):
+    """A call without its text, and (seq, kind, body) of its pieces and of the record that ended them."""
+
+    call: Call
+    run_key: int
+    number: int
+    first_seq: int
+    rows: Sequence[tuple[int, int, str]]
+
+
+class RunLog(NamedTuple):
     """The whole log of a run, for compaction. Without rows if the run is still running or is compacted."""
 
     run_key: int
@@ -451,6 +504,8 @@ class StoreReader(Protocol):
 
     async def call(self, call_id: str) -> Call | None: ...
 
+    async def call_log(self, call_id: str) -> CallLog | None: ...
+
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]: ...
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]: ...
@@ -463,13 +518,19 @@ class StoreReader(Protocol):
         """Whether runs of the thread with that ``forgotten_mark`` were erased for good."""
         ...
 
-    async def log(self, run_id: str) -> Log | None: ...
+    async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
+        """Those of the runs that are there."""
+        ...
+
+    async def log(self, run_id: str) -> RunLog | None: ...
 
     async def stats(self) -> dict[str, Any]: ...
 
 
 class Store(Protocol):
     """One database. It is awaited on the journal's thread only; so is its reader, unless that ``reads_anywhere``.
+
+    It is the whole journal, or the index beside a ``Log``: then some pieces of live runs are not here.
 
     Anything may raise StoreAway if it should be tried again, JournalError if not.
     """
@@ -484,7 +545,7 @@ class Store(Protocol):
     @property
     def reader(self) -> StoreReader: ...
 
-    async def open(self, writer: str, followers: Followers) -> None:
+    async def open(self, writer: Writer, followers: Followers) -> None:
         """Connects, brings the schema up to date or refuses it, and takes the writer's lease."""
 
     async def migrate(self) -> int:

@@ -24,7 +24,7 @@ from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.queue import GroupCommit, Then, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Outage, Store, StoreAway
+from callstream.journal.store import Outage, Store, StoreAway, Writer
 
 _T = TypeVar("_T")
 LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
@@ -185,7 +185,7 @@ class JournalThread:
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
         try:
-            await self._housekeeper.patiently(self._store.open, writer_name(self._settings), self._followers)
+            await self._housekeeper.patiently(self._store.open, Writer(writer_name(self._settings)), self._followers)
         except CallstreamError as error:
             with self._lock:
                 self._opening = None  # the next use tries again
@@ -281,7 +281,7 @@ class Inline:
         if not self._is_open:
             with self._opening:  # several event loops may come at once, and opening never waits
                 if not self._is_open:
-                    await self._store.open(writer_name(self._settings), self._followers)
+                    await self._store.open(Writer(writer_name(self._settings)), self._followers)
                     self._is_open = True
         if self._period is not None and self._has_duties():
             self._next_duties = time.monotonic() + min(self._period, _DUTIES_SECONDS)

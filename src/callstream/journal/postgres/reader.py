@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 from callstream.calls import Call
 from callstream.events import Record, RunEnded
 from callstream.journal.follow import Folded, Page
+from callstream.journal.heads import Heads
 from callstream.journal.postgres.link import LONG_SECONDS, Link
 from callstream.journal.rows import (
+    NOWHERE,
     RunRow,
+    Source,
     Stored,
     call_of,
     call_with_pieces,
@@ -20,9 +23,7 @@ from callstream.journal.rows import (
     merge_adjacent,
     record_of,
 )
-from callstream.journal.store import CallFilter, Log, RunFilter
-
-_MAX_HEADS = 10_000
+from callstream.journal.store import CallFilter, CallLog, Head, RunFilter, RunLog
 
 
 class _Head(NamedTuple):
@@ -38,18 +39,11 @@ class PostgresReader:
     def __init__(self, link: Link, sql: Mapping[str, str]) -> None:
         self._link = link
         self._sql = sql
-        self._heads: dict[str, _Head] = {}
-        self._run_ids: dict[int, str] = {}
-        self.followed: Callable[[], Set[str]] = frozenset
-        """The runs that are followed: a notice finds them by their heads, which must stay."""
-
-    def run_of(self, key: int) -> str | None:
-        """The run of that number, if it was read here."""
-        return self._run_ids.get(key)
+        self.remembered: Heads[_Head] = Heads()
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         async with self._link.reading() as connection:
-            head = self._heads.get(run_id)
+            head = self.remembered.get(run_id)
             while True:
                 if head is not None:
                     rows = await connection.fetch(self._sql["read_log"], head.key, after, limit)
@@ -58,14 +52,14 @@ class PostgresReader:
                         return Page(records, isinstance(records[-1].event, RunEnded))
                 row = await connection.fetchrow(self._sql["read_run"], run_id)
                 if row is None:
-                    self._forget(run_id)
+                    self.remembered.forget(run_id)
                     return None
                 key, started_at, ended, last_seq, compacted = row
                 if compacted:
                     return await self._archived(connection, run_id, row, after, limit, is_first=is_first)
                 known = head is not None and head.key == key
                 # The head is remembered before the log is read: a notice that comes after this finds its run.
-                head = self._remember(run_id, _Head(key, started_at))
+                head = self.remembered.remember(run_id, _Head(key, started_at))
                 if known and last_seq <= after:
                     return Page([], bool(ended))
 
@@ -79,13 +73,17 @@ class PostgresReader:
         return found
 
     async def call(self, call_id: str) -> Call | None:
+        found = await self.call_log(call_id)
+        return None if found is None else call_with_pieces(found.call, found.rows)
+
+    async def call_log(self, call_id: str) -> CallLog | None:
         async with self._link.reading() as connection:
             row = await connection.fetchrow(self._sql["read_call"], call_id)
             if row is None:
                 return None
             key, number, first, last = row[16:]
             pieces = await connection.fetch(self._sql["read_call_pieces"], key, number, first, last)
-        return call_with_pieces(call_of(row), pieces)
+        return CallLog(call_of(row), key, number, first, [tuple(piece) for piece in pieces])
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         query, values = self.build_query("list_calls", wanted.conditions(), limit)
@@ -106,16 +104,26 @@ class PostgresReader:
         async with self._link.reading() as connection:
             return await connection.fetchval(self._sql["has_forgotten"], mark) is not None
 
-    async def log(self, run_id: str) -> Log | None:
+    async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
+        async with self._link.reading() as connection:
+            rows = await connection.fetch(self._sql["read_run_heads"], list(run_ids))
+            heads = {key: Head(run_id, key, at, compacted, {0: NOWHERE}, {}) for run_id, key, at, compacted in rows}
+            for key, number, *source in await connection.fetch(self._sql["read_sources"], list(heads)):
+                heads[key].sources[number] = Source(*source)
+            for key, number, call_id in await connection.fetch(self._sql["read_call_ids"], list(heads)):
+                heads[key].call_ids[number] = call_id
+        return list(heads.values())
+
+    async def log(self, run_id: str) -> RunLog | None:
         async with self._link.reading() as connection:
             row = await connection.fetchrow(self._sql["read_run"], run_id)
             if row is None:
                 return None
             key, _, ended, _, compacted = row
             if not ended or compacted:
-                return Log(key, ended, compacted)
+                return RunLog(key, ended, compacted)
             rows = await connection.fetch(self._sql["log_of_run"], key, timeout=LONG_SECONDS)
-        return Log(key, True, False, [Stored(*columns) for columns in rows])
+        return RunLog(key, True, False, [Stored(*columns) for columns in rows])
 
     async def stats(self) -> dict[str, Any]:
         async with self._link.reading() as connection:
@@ -156,19 +164,4 @@ class PostgresReader:
         if not rows and after < last_seq:
             return None  # it was erased meanwhile
         records = [record_of(run_id, started_at, row) for row in rows]
-        return Page(records, not records or records[-1].seq == last_seq)
-
-    def _remember(self, run_id: str, head: _Head) -> _Head:
-        self._heads.pop(run_id, None)
-        self._heads[run_id] = head
-        self._run_ids[head.key] = run_id
-        if len(self._heads) > _MAX_HEADS:
-            followed = self.followed()
-            for other in [run_id for run_id in self._heads if run_id not in followed][: _MAX_HEADS // 2]:
-                self._forget(other)
-        return head
-
-    def _forget(self, run_id: str) -> None:
-        head = self._heads.pop(run_id, None)
-        if head is not None:
-            self._run_ids.pop(head.key, None)
+        return Page(records, not records or records[-1].seq == last_seq, compacted=True)

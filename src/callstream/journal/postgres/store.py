@@ -168,10 +168,10 @@ class PostgresStore:
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
-    async def open(self, writer: str, followers: Followers) -> None:
-        self._writer = Writer(writer)
+    async def open(self, writer: Writer, followers: Followers) -> None:
+        self._writer = writer
         self._followers = followers
-        self.reader.followed = followers.runs
+        self.reader.remembered.followed = followers.runs
         try:
             await self._link.open()
             if self._may_migrate:
@@ -297,7 +297,7 @@ class PostgresStore:
 
     async def watch(self) -> None:
         watch = PostgresWatch(
-            self._link, self._sql, self._channel, self._followers, self.reader.run_of, own=lambda: self._pid
+            self._link, self._sql, self._channel, self._followers, self.reader.remembered.run_of, own=lambda: self._pid
         )
         await watch.run()
 
@@ -336,6 +336,7 @@ class PostgresStore:
                 await connection.execute(self._sql["delete_log"], [run_key], timeout=LONG_SECONDS)
                 await connection.execute(self._sql["mark_compacted"], run_key)
                 await connection.execute(self._sql["delete_live"], [run_key])
+            await self._writer.erase([run_key])
             await connection.execute(self._sql["give_back"])
         return True
 
@@ -347,6 +348,7 @@ class PostgresStore:
         query, values = self.reader.build_query("forgettable_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
+            await self._writer.erase([row[0] for row in rows])
             if for_good:
                 marks = {forgotten_mark(thread_id, principal) for _, _, thread_id, principal in rows}
                 await connection.execute(self._sql["insert_forgotten"], list(marks))

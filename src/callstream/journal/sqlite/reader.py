@@ -25,7 +25,9 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import Record, in_order
 from callstream.journal.follow import Folded, Page
 from callstream.journal.rows import (
+    NOWHERE,
     RunRow,
+    Source,
     Stored,
     call_of,
     call_with_pieces,
@@ -37,8 +39,10 @@ from callstream.journal.sql import queries, schema
 from callstream.journal.store import (
     SCHEMA_VERSION,
     CallFilter,
-    Log,
+    CallLog,
+    Head,
     RunFilter,
+    RunLog,
     StoreAway,
     Unstorable,
     check_version,
@@ -288,11 +292,17 @@ class SqliteReader:
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         return await self._in_thread(_read_whole, list(run_ids), merged)
 
-    async def log(self, run_id: str) -> Log | None:
+    async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
+        return await self._in_thread(_heads, list(run_ids))
+
+    async def log(self, run_id: str) -> RunLog | None:
         return await self._in_thread(_log, run_id)
 
     async def call(self, call_id: str) -> Call | None:
         return await self._in_thread(_call, call_id)
+
+    async def call_log(self, call_id: str) -> CallLog | None:
+        return await self._in_thread(_call_log, call_id)
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         conditions = wanted.conditions()
@@ -366,17 +376,17 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
     query = _SQL["read_archive" if compacted else "read_log"]
     rows = run(query, {"run_key": key, "after": after, "limit": limit}).fetchall()
     records = [record_of(run_id, started_at, columns) for columns in rows]
-    return Page(records, bool(ended) and (not records or records[-1].seq == last_seq))
+    return Page(records, bool(ended) and (not records or records[-1].seq == last_seq), bool(compacted))
 
 
 def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool) -> list[Record]:
     heads = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
-    keys = {"run_keys": _json([key for _, key, _ in heads])}
+    keys = {"run_keys": _json([key for _, key, _, _ in heads])}
     sources = {row[:2]: row[2:] for row in _rows(connection, _SQL["read_sources"], keys)}
     call_ids = {row[:2]: row[2] for row in _rows(connection, _SQL["read_call_ids"], keys)}
     logs = dict(_rows(connection, _SQL["read_logs"], keys)) | dict(_rows(connection, _SQL["read_archives"], keys))
     found: dict[str, Sequence[Record]] = {}
-    for run_id, key, started_at in heads:
+    for run_id, key, started_at, _ in heads:
         rows = sorted(_decode(logs.get(key, "[]")), key=itemgetter(0))
         records = [
             record_of(
@@ -390,24 +400,41 @@ def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool
     return [record for run_id in run_ids for record in found.get(run_id, ())]
 
 
-def _log(connection: sqlite3.Connection, run_id: str) -> Log | None:
+def _heads(connection: sqlite3.Connection, run_ids: list[str]) -> list[Head]:
+    rows = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
+    heads = {key: Head(run_id, key, at, bool(compacted), {0: NOWHERE}, {}) for run_id, key, at, compacted in rows}
+    keys = {"run_keys": _json(list(heads))}
+    for key, number, *source in _rows(connection, _SQL["read_sources"], keys):
+        heads[key].sources[number] = Source(*source)
+    for key, number, call_id in _rows(connection, _SQL["read_call_ids"], keys):
+        heads[key].call_ids[number] = call_id
+    return list(heads.values())
+
+
+def _log(connection: sqlite3.Connection, run_id: str) -> RunLog | None:
     row = connection.execute(_SQL["read_run"], {"run_id": run_id}).fetchone()
     if row is None:
         return None
     key, _, ended, _, compacted = row
     if not ended or compacted:
-        return Log(key, bool(ended), bool(compacted))
+        return RunLog(key, bool(ended), bool(compacted))
     rows = connection.execute(_SQL["log_of_run"], {"run_key": key})
-    return Log(key, True, False, [Stored(*columns) for columns in rows])
+    return RunLog(key, True, False, [Stored(*columns) for columns in rows])
 
 
 def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:
+    found = _call_log(connection, call_id)
+    return None if found is None else call_with_pieces(found.call, found.rows)
+
+
+def _call_log(connection: sqlite3.Connection, call_id: str) -> CallLog | None:
     row = connection.execute(_SQL["read_call"], {"call_id": call_id}).fetchone()
     if row is None:
         return None
     key, number, first, last = row[16:]
     parameters = {"run_key": key, "number": number, "first": first, "last": last}
-    return call_with_pieces(call_of(row), connection.execute(_SQL["read_call_pieces"], parameters).fetchall())
+    rows = connection.execute(_SQL["read_call_pieces"], parameters).fetchall()
+    return CallLog(call_of(row), key, number, first, rows)
 
 
 def _rows(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:

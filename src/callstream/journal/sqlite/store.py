@@ -64,8 +64,8 @@ class SqliteStore:
         self._version = -1
         self._doubtful: set[str] = set()
 
-    async def open(self, writer: str, followers: Followers) -> None:
-        self._writer = Writer(writer)
+    async def open(self, writer: Writer, followers: Followers) -> None:
+        self._writer = writer
         self._followers = followers
         self._file.open()
         try:
@@ -224,6 +224,7 @@ class SqliteStore:
             self._file.connection.executemany(_SQL["insert_archive"], columns)
             run(_SQL["delete_log"], {"run_key": run_key})
             run(_SQL["mark_compacted"], {"run_key": run_key})
+        await self._writer.erase([run_key])
         self._file.give_back()
         return True
 
@@ -238,6 +239,7 @@ class SqliteStore:
             self._file.connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
         with self._file.transaction() as run:
             rows = run(query, values).fetchall()
+            await self._writer.erase([key for key, *_ in rows])
             for key, _, thread_id, principal in rows:
                 if for_good:
                     run(_SQL["insert_forgotten"], {"thread": forgotten_mark(thread_id, principal)})

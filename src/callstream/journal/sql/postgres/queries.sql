@@ -146,6 +146,15 @@ LEFT JOIN {schema}.source ON source.run_key = run.run_key AND source.number = pi
 LEFT JOIN {schema}.tool_call ON tool_call.run_key = run.run_key AND tool_call.number = piece.call
 ORDER BY wanted.place, coalesce(piece.first_seq, piece.seq)
 
+-- name: read_run_heads
+SELECT run_id, run_key, started_at, compacted FROM {schema}.run WHERE run_id = ANY($1::text[])
+
+-- name: read_sources
+SELECT run_key, number, response_id, author, message_id FROM {schema}.source WHERE run_key = ANY($1::integer[])
+
+-- name: read_call_ids
+SELECT run_key, number, call_id FROM {schema}.tool_call WHERE run_key = ANY($1::integer[])
+
 -- name: folded_ranges
 SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS NOT NULL
 

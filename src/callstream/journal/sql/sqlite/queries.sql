@@ -148,7 +148,7 @@ WHERE archive.run_key = :run_key AND archive.seq > :after
 ORDER BY archive.seq LIMIT :limit
 
 -- name: read_run_heads
-SELECT run_id, run_key, started_at FROM run WHERE run_id IN (SELECT value FROM json_each(:run_ids))
+SELECT run_id, run_key, started_at, compacted FROM run WHERE run_id IN (SELECT value FROM json_each(:run_ids))
 
 -- Records of many short runs: one row and one JSON text a run, with the numbers of sources and calls in place of these.
 -- As rows of their own with what they refer to, records would cost twice as much to read.

@@ -1,0 +1,268 @@
+"""A journal of two parts: an index, which is a store, and beside it a log for the pieces of live runs.
+
+See ``log`` for what lies where. Writing: the pieces of a batch go to the log, which has one fence for all of a writer's
+runs; then what is left of the batch goes to the index, if anything is. Reading: the index first, then the log, so what the
+index has seen of a run is complete; a number that is missing even so belongs to a run that was compacted in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from callstream.calls import Call
+from callstream.errors import CallstreamError
+from callstream.events import Record
+from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.heads import Heads
+from callstream.journal.log import Log
+from callstream.journal.plan import Append, Plan
+from callstream.journal.rows import RecordColumns, RunRow, Stored, call_with_pieces, record_of
+from callstream.journal.store import (
+    CallLog,
+    Committed,
+    Head,
+    RunFilter,
+    RunLog,
+    Stale,
+    Store,
+    StoreAway,
+    StoreReader,
+    Writer,
+)
+
+_TRIES = 5
+
+
+class PairedStore:
+    """See ``Store``. What is not about pieces is the index's alone."""
+
+    reads_anywhere = False
+    blocks = False
+
+    def __init__(self, index: Store, log: Log) -> None:
+        self._index = index
+        self._log = log
+        self._has_turn = False
+        self.where = f"{index.where} with {log.where}"
+        self.is_persistent = index.is_persistent and log.is_persistent
+        self.reader = PairedReader(index.reader, log, self.where)
+        self.migrate = index.migrate
+        self.renew = index.renew
+        self.hold = index.hold
+        self.watch = index.watch
+        self.sweep = index.sweep
+        self.adopt = index.adopt
+        self.release_gone = index.release_gone
+        self.archive = index.archive
+        self.due = index.due
+        self.forget = index.forget
+        self.asked_to_stop = index.asked_to_stop
+        self.ask_to_stop = index.ask_to_stop
+
+    async def open(self, writer: Writer, followers: Followers) -> None:
+        self._writer = writer
+        self._followers = followers
+        self.reader.remembered.followed = followers.runs
+        await self._log.open(writer.name, self._heard)
+        writer.log = self._log
+        try:
+            await self._index.open(writer, followers)
+        except CallstreamError:
+            await self._log.close()
+            raise
+
+    async def close(self) -> None:
+        await self._index.close()
+        await self._log.close()
+
+    async def check(self) -> None:
+        await self._index.check()
+        await self._log.check()
+
+    async def commit(self, batch: Sequence[Append]) -> Committed:
+        for _ in range(_TRIES):
+            try:
+                return await self._commit(batch)
+            except Stale:
+                self._lose_turn()
+            except BaseException:
+                self._lose_turn()  # what was planned may not be what is written
+                raise
+        raise StoreAway(f"{self._log.where} changed under the writer's hands {_TRIES} times")
+
+    async def _commit(self, batch: Sequence[Append]) -> Committed:
+        memory = self._writer.memory
+        if not self._has_turn:
+            memory.clear()
+            await self._log.take_turn()
+            self._has_turn = True
+        plan = Plan(batch, memory, time.time())
+        others = plan.add_pieces()
+        pieces = plan.changed_runs(self._followers.runs())
+        if plan.changed:
+            await self._log.append(plan.records)
+        if not others:
+            return Committed(plan.outcomes, pieces)
+        try:
+            rest = await self._index.commit([batch[place] for place in others])
+        except BaseException:
+            self._followers.wake(pieces)  # those are written
+            raise
+        for place, outcome in zip(others, rest.outcomes, strict=True):
+            plan.outcomes[place] = outcome
+        changed = {run_id: list(records) for run_id, records in rest.changed.items()}
+        for run_id, records in pieces.items():
+            # Without records its followers read, and then they read all.
+            later = changed.get(run_id)
+            changed[run_id] = records if later is None else [*records, *later] if records and later else []
+        return Committed(plan.outcomes, changed)
+
+    def _lose_turn(self) -> None:
+        self._has_turn = False
+        self._writer.memory.clear()
+
+    def _heard(self, run_keys: Iterable[int] | None) -> None:
+        if run_keys is None:
+            self._followers.wake_all()
+        else:
+            run_ids = map(self.reader.remembered.run_of, run_keys)
+            self._followers.wake([run_id for run_id in run_ids if run_id is not None])
+
+
+class PairedReader:
+    """See ``StoreReader``."""
+
+    def __init__(self, index: StoreReader, log: Log, where: str) -> None:
+        self._index = index
+        self._log = log
+        self._where = where
+        self.remembered: Heads[Head] = Heads()
+        self.calls = index.calls
+        self.taken = index.taken
+        self.has_forgotten = index.has_forgotten
+        self.heads = index.heads
+
+    async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
+        for _ in range(_TRIES):
+            # The head is remembered before the log is read: a notice that comes after this finds its run.
+            head = self.remembered.get(run_id) or await self._head(run_id)
+            if head is None:
+                return None
+            page = await self._index.page(run_id, after, limit, is_first)
+            if page is None or isinstance(page, Folded) or page.compacted:
+                self.remembered.forget(run_id)
+                return page
+            records, is_whole = _merge(page.records, await self._pieces(head, after, limit), after)
+            if len(records) > limit:
+                return Page(records[:limit], ended=False)
+            if len(records) == limit or (is_whole and (records or page.ended or await self._still(head))):
+                return Page(records, page.ended and is_whole)
+            self.remembered.forget(run_id)
+        raise self._torn(run_id)
+
+    async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
+        for _ in range(_TRIES):
+            heads = await self._index.heads(run_ids)
+            found: dict[str, list[Record]] = {head.run_id: [] for head in heads}
+            for record in await self._index.read_whole(run_ids, merged=False):
+                found.setdefault(record.run_id, []).append(record)
+            live = [head for head in heads if not head.compacted]
+            for head in live:
+                found[head.run_id], _ = _merge(found[head.run_id], await self._pieces(head, 0, None), 0)
+            now = {head.key for head in await self._index.heads([head.run_id for head in live]) if not head.compacted}
+            if now == {head.key for head in live}:
+                return [record for run_id in run_ids for record in found.get(run_id, ())]
+        raise self._torn(", ".join(run_ids))
+
+    async def call(self, call_id: str) -> Call | None:
+        found = await self.call_log(call_id)
+        return None if found is None else call_with_pieces(found.call, found.rows)
+
+    async def call_log(self, call_id: str) -> CallLog | None:
+        found = await self._index.call_log(call_id)
+        if found is None:
+            return None
+        rows = await self._log.read(found.run_key, found.first_seq, None)
+        heads = await self._index.heads([found.call.run_id or ""])
+        if not heads or heads[0].compacted:
+            return await self._index.call_log(call_id)  # which has all of it, if it is there
+        pieces = [(seq, kind, body) for _, seq, _, _, call, kind, body in rows if call == found.number]
+        return found._replace(rows=sorted([*found.rows, *pieces]))
+
+    async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
+        rows = await self._index.runs(wanted, limit)
+        active = [row.run_id for row in rows if row.outcome is None]
+        if not active:
+            return rows
+        keys = {head.run_id: head.key for head in await self._index.heads(active)}
+        last = await self._log.last(list(keys.values()))
+        return [
+            msgspec.structs.replace(row, last_seq=max(row.last_seq, last.get(keys[row.run_id], (0, 0))[0]))
+            if row.outcome is None and row.run_id in keys
+            else row
+            for row in rows
+        ]
+
+    async def log(self, run_id: str) -> RunLog | None:
+        found = await self._index.log(run_id)
+        if found is None or not found.ended or found.compacted:
+            return found
+        pieces = await self._log.read(found.run_key, 0, None)
+        heads = await self._index.heads([run_id])
+        if not heads or heads[0].compacted:
+            return await self._index.log(run_id)
+        sources = heads[0].sources
+        rows = list(found.rows)
+        for _, seq, at_ms, source, call, kind, body in pieces:
+            rows.append(Stored(seq, at_ms, source, call, kind, body, sources[source].message_id))
+        rows.sort()
+        if [row.seq for row in rows] != list(range(1, len(rows) + 1)):
+            raise self._torn(run_id)
+        return found._replace(rows=rows)
+
+    async def stats(self) -> dict[str, Any]:
+        """``records`` counts those of a run that goes on up to the last one in the index."""
+        stats = await self._index.stats()
+        return {**stats, "stored_bytes": stats["stored_bytes"] + await self._log.stored_bytes()}
+
+    async def _head(self, run_id: str) -> Head | None:
+        for head in await self._index.heads([run_id]):
+            return self.remembered.remember(run_id, head)
+        return None
+
+    async def _still(self, head: Head) -> bool:
+        """Whether the run is what it was: if not, its log may have been erased."""
+        now = await self._head(head.run_id)
+        return now is not None and now.key == head.key and not now.compacted
+
+    async def _pieces(self, head: Head, after: int, limit: int | None) -> list[Record]:
+        rows = await self._log.read(head.key, after, limit)
+        if any(
+            source not in head.sources or (call and call not in head.call_ids) for _, _, _, source, call, _, _ in rows
+        ):
+            head = await self._head(head.run_id) or head
+        return [_record(head, row) for row in rows]
+
+    def _torn(self, what: str) -> StoreAway:
+        return StoreAway(f"{self._where} has not all records of {what}: its two parts do not agree just now")
+
+
+def _record(head: Head, row: RecordColumns) -> Record:
+    _, seq, at_ms, number, call, kind, body = row
+    source = head.sources[number]
+    call_id = None if call is None else head.call_ids[call]
+    columns = (seq, at_ms, kind, body, source.response_id, source.author, source.message_id, call_id, None)
+    return record_of(head.run_id, head.started_at, columns)
+
+
+def _merge(stored: Sequence[Record], pieces: Sequence[Record], after: int) -> tuple[list[Record], bool]:
+    """The records after that number up to the first that is missing, and whether that is all of them."""
+    both = sorted([*stored, *pieces], key=lambda record: record.seq)
+    for place, record in enumerate(both):
+        if record.seq != after + 1 + place:
+            return both[:place], False
+    return both, True
