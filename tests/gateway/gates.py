@@ -13,6 +13,7 @@ from typing import Any, Self
 import msgspec
 
 from callstream import Callstream
+from callstream.calls import CallState
 from callstream.gateway import GatewaySettings, create_gateway
 from callstream.testing import ScriptedProvider
 from tests.npm import install
@@ -85,6 +86,18 @@ async def until_unread(gateway: Gate) -> None:
     async with asyncio.timeout(20):
         while any(answer.readers for answer in answers._answers.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def awaiting(gateway: Gate) -> Any:
+    """The call that asks a person, when it is there."""
+    journal = gateway.callstream.journal
+    for _ in range(600):
+        rows = await journal.calls(states=[CallState.AWAITING])
+        if rows:
+            call: Any = await journal.call(rows[0].call_id)
+            return call
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody was asked")
 
 
 class Cutter:
@@ -188,6 +201,27 @@ class Valve(Cutter):
     async def _goes_on(self, writer: asyncio.StreamWriter) -> bool:
         await self.open.wait()
         return True
+
+
+class Impatient(Cutter):
+    """Stands before a server, as proxies do, and breaks connections on which nothing comes for so many seconds."""
+
+    def __init__(self, port: int, seconds: float) -> None:
+        super().__init__(port)
+        self._seconds = seconds
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read(65536))  # the head, which may take its time
+        while True:
+            try:
+                data = await asyncio.wait_for(reader.read(65536), self._seconds)
+            except TimeoutError:
+                self.cuts += 1
+                writer.transport.abort()
+                return
+            if not data:
+                return
+            writer.write(data)
 
 
 _LAST_CHUNK = b"0\r\n\r\n"

@@ -17,7 +17,7 @@ from callstream.calls import CallState
 from callstream.gateway import GatewaySettings
 from callstream.guards import Rule, Rules, ask
 from callstream.testing import Delay, Finish, Text, ToolCall
-from tests.gateway.gates import NAMES, Gate, gate
+from tests.gateway.gates import NAMES, Gate, awaiting, gate
 from tests.sdks import SDKS, Answer
 from tests.server.serving import run_input, tool_message
 
@@ -147,17 +147,6 @@ async def test_runs_cannot_be_started_at_a_gateway() -> None:
     async with gate("anthropic", [[GOOD]], guards=[RULES]) as gateway:
         async with gateway.server.run("Hello") as stream:
             assert (await stream.all())[-1]["type"] == "RUN_ERROR"
-
-
-async def awaiting(gateway: Gate) -> Any:
-    journal = gateway.callstream.journal
-    for _ in range(600):
-        rows = await journal.calls(states=[CallState.AWAITING])
-        if rows:
-            call: Any = await journal.call(rows[0].call_id)
-            return call
-        await asyncio.sleep(0.05)
-    raise AssertionError("nobody was asked")
 
 
 def test_rules_of_the_documentation_can_be_read(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from callstream.server import ServerSettings, create_app
 from callstream.server.access import Operator
 from callstream.server.eventstream import ClientConnection, break_off, connection_of, until_left
 from callstream.tap import TapSettings
-from callstream.tap.body import Delivering
+from callstream.tap.body import Delivering, Limits
 from callstream.tap.clients import installed_library
 from callstream.tap.reading import Collapse
 from callstream.wire import provider_at
@@ -164,7 +164,12 @@ class Gateway:
         guards.patience = settings.approval_seconds
         # Calls that no guard watches pass byte for byte; all others whole, when they were judged.
         collapse: Collapse = "known" if guards else "none"
-        tap = TapSettings(collapse=collapse, stream_arguments=False, repair_gemini_signatures=False)
+        tap = TapSettings(
+            collapse=collapse,
+            stream_arguments=False,
+            repair_gemini_signatures=False,
+            limits=Limits(keep_alive_every=settings.keep_alive_seconds),
+        )
         # No client, which would remember cookies of one customer for the next, and follow redirects.
         self._library = installed_library()
         limits = self._library.Limits(max_connections=None, max_keepalive_connections=_MAX_IDLE)

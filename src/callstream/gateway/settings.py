@@ -23,6 +23,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may send nothing of its request, or read nothing of its answer. Then its connection is closed."""
     approval_seconds: float = 290.0
     """How long a call is held for a person to approve of it. Claude Code waits for less than five minutes."""
+    keep_alive_seconds: float = 5.0
+    """How often a client gets a sign of life while a call is held."""
     shutdown_seconds: float = 20.0
     """How long answers under way have to come to their end when the gateway is stopped."""
     max_body_bytes: int = 64 * _MIB
