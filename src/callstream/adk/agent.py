@@ -182,6 +182,7 @@ class ADKAgent:
         self.continues = False
         """Whether its runs are kept so that another process can go on with them; a server that takes runs over says so."""
         self.on_divergence: OnDivergence = "fail"
+        self.max_attempts = 3
         """What becomes of one of them that goes on here and asks a model something else than before."""
 
     def keep_in(self, journal: Journal | None, session_service: BaseSessionService | None) -> None:
@@ -338,7 +339,7 @@ class ADKAgent:
 
     def _all_input(self, given: RunAgentInput, heard: frozenset[str]) -> InputKept:
         data = {"input": given.model_dump(mode="json", by_alias=True, exclude_none=True), "heard": sorted(heard)}
-        return InputKept(self._app.name, pack(json.dumps(data).encode()))
+        return InputKept(self._app.name, pack(json.dumps(data).encode()), attempts=self.max_attempts)
 
     async def go_on(self, run_id: str) -> StartedRun:
         """Goes on with a run that this process has taken over from one that died or handed it over.

@@ -96,6 +96,7 @@ class Successor(Protocol):
     can_continue: bool
     continues: bool
     on_divergence: OnDivergence
+    max_attempts: int
 
     async def go_on(self, run_id: str) -> StartedRun: ...
 
@@ -175,6 +176,7 @@ class FunctionHost:
         self.can_continue = can_continue
         self.continues = False
         self.on_divergence: OnDivergence = "fail"
+        self.max_attempts = 3
 
     @property
     def view(self) -> View:
@@ -202,7 +204,8 @@ class FunctionHost:
 
     def _all_input(self, run_input: RunAgentInput) -> InputKept:
         (name,) = self.apps
-        return InputKept(name, pack(run_input.model_dump_json(by_alias=True, exclude_none=True).encode()))
+        data = pack(run_input.model_dump_json(by_alias=True, exclude_none=True).encode())
+        return InputKept(name, data, attempts=self.max_attempts)
 
     async def go_on(self, run_id: str) -> StartedRun:
         """Goes on with a run that this process has taken over. Raises CannotGoOn if that is not possible."""

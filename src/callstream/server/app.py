@@ -128,6 +128,7 @@ def create_app(
         if (successor := _successor(host, settings)) is not None:
             successor.continues = True
             successor.on_divergence = settings.on_divergence
+            successor.max_attempts = settings.max_attempts
             heir = Heir(host.callstream.journal, driver, successor.apps, successor.go_on)
             heir.start()
         try:

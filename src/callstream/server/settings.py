@@ -62,6 +62,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a run that goes on and whose agent asks its model something else than before. ``fail``: it fails, and
     says where the requests differ. ``ask``: the model is asked, and the run goes on with the answer; what was shown of
     answers that are not asked for any more is void, and what they cost is paid again."""
+    max_attempts: int = 3
+    """How many processes may work on a run, the first included. A run that kills its process fails after so many."""
 
     # -- requests --
     max_body_bytes: int | None = 16 * _MIB

@@ -29,6 +29,7 @@ class OddStage(Stage):
         _, replicas, kind, _ = SCENES[scene]
         super().__init__(journal, kind, "gemini", 0, 1, replicas=replicas)
         self._scene = scene
+        self._attempts = 3
         self._database = database
         self.numbers: dict[str, object] = {}
 

@@ -32,6 +32,8 @@ from .nursery import Nursery
 from .script import ASKS, Models, texts
 
 AT_ONCE = 6
+MOST_KILLS = 5
+"""Of the process of one run."""
 LONGEST = 120.0
 FAULTS = ("unfinished", "not taken", "paid again", "repeated", "shown wrongly")
 
@@ -133,6 +135,7 @@ class Stage:
     def __init__(
         self, journal: str, kind: str, wire: str, kills: int, seed: int, *, how: int = signal.SIGKILL, replicas: int = 1
     ) -> None:
+        self._attempts = 1 + MOST_KILLS
         self._backend = journal
         self._how = how
         self._replicas = replicas
@@ -169,6 +172,7 @@ class Stage:
                 "CONTINUING_PROVIDER": stack.enter_context(provider).base_url,
                 "CONTINUING_WIRE": self._wire,
                 "CONTINUING_KIND": self._kind,
+                "CALLSTREAM_MAX_ATTEMPTS": str(self._attempts),
                 "CONTINUING_LOG": str(log),
                 "CONTINUING_MCP": stack.enter_context(mcp_server(log)) if self._kind == "mcp" else "",
             }
@@ -208,7 +212,7 @@ class Stage:
             await self._judge(servers[0], thread, records)
 
     async def _kill(self, servers: list[Server], journal: Journal, runs: list[str]) -> None:
-        for _ in range(self._chance.choice((1, 2, 2))):
+        for _ in range(self._chance.randint(2, MOST_KILLS)):
             if self.kills == self._wanted:
                 return
             if not await self._reach(journal, self._chance.choice(runs), self._next_place()):
