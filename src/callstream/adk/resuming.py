@@ -116,7 +116,8 @@ class ResumedSessions(BaseSessionService):
 def _key(event: Event) -> str:
     """What an event says; of one that says nothing, what it changes."""
     if event.content is not None and event.content.parts:
-        return event.content.model_dump_json(exclude_none=True)
+        # A store of JSON may give keys back in another order.
+        return json.dumps(event.content.model_dump(mode="json", exclude_none=True), sort_keys=True)
     return json.dumps(sorted(event.actions.state_delta))
 
 

@@ -14,9 +14,11 @@ from google.adk.sessions.session import Session
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool
 from google.adk.workflow import START, FunctionNode, RetryConfig, Workflow
+from google.genai import types
 
 from callstream import Callstream, open_journal, tool
 from callstream.adk import ADKAgent
+from callstream.adk.resuming import KeptSession, ResumedSessions, keep_session
 from callstream.calls import CallState
 from callstream.errors import CannotGoOn
 from callstream.events import RunEnded
@@ -235,3 +237,27 @@ async def test_a_confirmed_tool_that_was_running_is_not_run_again(tmp_path: Path
         assert said(await processes.go_on(run_id)) == ["I look."]
         assert "may or may not have taken effect" in provider.requests[1].body.decode()
     assert place.began == ["remove"]
+
+
+async def test_what_is_stored_is_known_again_in_any_order_of_keys(tmp_path: Path) -> None:
+    """PostgreSQL gives JSON back in an order of its own."""
+    service = SqliteSessionService(str(tmp_path / "sessions.db"))
+    key = {"app_name": "app", "user_id": "user", "session_id": "session"}
+
+    def called(invocation_id: str, args: dict[str, Any]) -> Event:
+        call = types.FunctionCall(id="c", name="write", args=args)
+        content = types.Content(role="model", parts=[types.Part(function_call=call)])
+        return Event(author="writer", invocation_id=invocation_id, content=content)
+
+    session = await service.create_session(**key)
+    before = KeptSession.read(keep_session(session))
+    await service.append_event(session, called("e-1", {"body": "b", "deep": {"y": 1, "x": [2]}}))
+    resumed = ResumedSessions(service, before)
+    known = await resumed.get_session(**key)
+    assert known is not None
+    await resumed.append_event(known, called("e-2", {"deep": {"x": [2], "y": 1}, "body": "b"}))
+    await resumed.append_event(known, called("e-2", {"body": "new"}))
+    stored = await service.get_session(**key)
+    assert stored is not None
+    assert [event.invocation_id for event in stored.events] == ["e-1", "e-1"]
+    assert [event.invocation_id for event in known.events] == ["e-2", "e-2"]
