@@ -72,7 +72,7 @@ OLDEST = .venv-oldest
 # opentelemetry 1.42, the newest that google-adk 2.12 takes, says this on Python 3.11 whenever it is imported.
 OLDEST_WARNINGS = -W 'ignore:SelectableGroups dict interface:DeprecationWarning'
 
-.PHONY: help venv test slow before oldest check format-check lint types imports coverage format demo bench crash chaos continue stops parity schema-suite copilotkit ai-sdk clients gateway gateway-programs demo-gateway js litellm langchain aiobotocore frameworks live docs clean
+.PHONY: help venv test slow before oldest check format-check lint types imports coverage format demo bench continuing-hosts crash chaos continue stops parity schema-suite copilotkit ai-sdk clients gateway gateway-programs demo-gateway js litellm langchain aiobotocore frameworks live docs clean
 
 help: ## list these targets (default)
 	@echo "make <target>"
@@ -130,6 +130,8 @@ format: $(VENV)/.installed-dev ## format the code, and repair what lint can repa
 
 demo: $(VENV)/.installed-demo ## an agent, its server, the inspector and a journal; no account needed (ARGS=--terminal)
 	@$(BIN)/python -m callstream demo $(ARGS) || [ $$? -eq 130 ]
+
+continuing-hosts: .venv-continuing-pydantic_ai/.installed .venv-continuing-langgraph/.installed ## the environments of bench.continuing's other hosts
 
 bench: $(VENV)/.installed-bench $(RIVAL)/.installed ## measure Callstream beside other libraries, on the same data
 	@failed=; for table in $(TABLES); do \
@@ -216,7 +218,7 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	@echo "==> site/index.html"
 
 clean: ## remove the environments and all that was built
-	@rm -rf $(VENV) $(RIVAL) $(RIVAL)-litellm $(OLDEST) $(LITELLM_VENV) $(LITELLM_VENV)-proxy $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/callstream/server/page/react
+	@rm -rf $(VENV) $(RIVAL) $(RIVAL)-litellm $(OLDEST) $(LITELLM_VENV) $(LITELLM_VENV)-proxy $(LANGCHAIN_VENV) $(AIOBOTOCORE_VENV) .venv-frameworks-* .venv-continuing-* build dist site htmlcov .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache src/callstream/server/page/react
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An existing environment is used as it is; pip brings it up to date when pyproject.toml or constraints.txt changes.
@@ -293,6 +295,16 @@ $(RIVAL)/.installed: pyproject.toml constraints.txt
 	@[ -x $(RIVAL)/bin/python ] || $(PYTHON) -m venv $(RIVAL)
 	@echo "==> installing callstream[comparison] into $(RIVAL), about a minute the first time"
 	@$(RIVAL)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable '.[comparison]'
+	@touch $@
+
+# For bench.continuing. They import nothing of Callstream.
+CONTINUING_pydantic_ai = 'pydantic-ai-slim[openai]==2.66.0' dbos==3.3.0
+CONTINUING_langgraph = langgraph==1.2.20 langchain==1.4.7 langchain-openai langgraph-checkpoint-sqlite==3.1.2 aiosqlite
+.PRECIOUS: .venv-continuing-%/.installed
+.venv-continuing-%/.installed:
+	@[ -x .venv-continuing-$*/bin/python ] || $(PYTHON) -m venv .venv-continuing-$*
+	@echo "==> installing what bench.continuing needs of $* into .venv-continuing-$*"
+	@.venv-continuing-$*/bin/python -m pip --disable-pip-version-check install --quiet $(CONTINUING_$*)
 	@touch $@
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
