@@ -157,6 +157,8 @@ class ADKAgent:
             else HostedPlugin.like(given, self.callstream, stream_arguments=asks)
         )
         plugin.join_text = settings["join_text"]
+        if settings["trust_mcp_hints"]:
+            plugin.trust_mcp_hints()
         self._plugin = plugin
         assert app.root_agent is not None
         self.root_agent: BaseNode = tap_tree(app.root_agent, self.callstream)
@@ -179,7 +181,7 @@ class ADKAgent:
         self._seats = Seats(settings["max_concurrent_executions"])
         self._drivers: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
         self._closings = 0
-        self.continues = False
+        self.continues = settings["continues"]
         """Whether its runs are kept so that another process can go on with them; a server that takes runs over says so."""
         self.on_divergence: OnDivergence = "fail"
         self.max_attempts = 3

@@ -378,6 +378,10 @@ class HostedPlugin(CallstreamPlugin):
             stream_arguments=settings.stream_arguments and stream_arguments,
         )
 
+    def trust_mcp_hints(self) -> None:
+        """Tools of MCP servers are what they say of themselves."""
+        self._execution.trusts_mcp_hints = True
+
     def _joins_text(self, context: InvocationContext) -> bool:
         seeing = self._judges.of_pieces(context)
         joins = not seeing if self.join_text is None else self.join_text

@@ -32,7 +32,7 @@ from callstream.adk.calls import (
 from callstream.adk.invocations import USER, AskingCall, Invocation, Speaker
 from callstream.adk.judges import Judges
 from callstream.adk.partials import MINTED_PREFIX, as_written
-from callstream.adk.resuming import ask_about, decision_about, do_again, kept_actions
+from callstream.adk.resuming import ask_about, decision_about, do_again, is_harmless, kept_actions
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -58,6 +58,8 @@ class Execution:
 
     def __init__(self, judges: Judges) -> None:
         self._judges = judges
+        self.trusts_mcp_hints = False
+        """Whether a tool of an MCP server may run twice that calls itself read-only or idempotent."""
 
     async def begin(
         self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
@@ -71,13 +73,14 @@ class Execution:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
             if run.earlier.asks(call.call_id, function_of(tool)):
                 return ask_about(tool_context)
-            if (decided := decision_about(tool_context)) is not None:
-                await run.execute(call.call_id)
-                return decided
             if run.keeping is not None and run.keeping.replay is not None:
                 given = await self._give_again(invocation, run.keeping.replay, call, tool, tool_context)
                 if given is not None:
                     return given
+            if (decided := decision_about(tool_context)) is not None:
+                if call.state is not CallState.EXECUTING:
+                    await run.execute(call.call_id)
+                return decided
             if (early := run.early.begun(call.call_id)) is not None:
                 await run.ready(call.call_id)
                 await early.wait_until_over()
@@ -93,7 +96,7 @@ class Execution:
                     call.call_id, function, self._unshown(invocation, call, tool_args, tool_context)
                 )
             if call.state is not CallState.EXECUTING:  # else it runs again
-                call = await run.execute(call.call_id)
+                call = await run.execute(call.call_id, is_safe=self._may_run_again(tool))
         except CallRejected as refused:
             return {"error": str(refused)}
         except RunOver as over:
@@ -117,7 +120,8 @@ class Execution:
         if not replay.has(call.call_id) or (call.state in RUNNING and isinstance(tool, AgentTool)):
             return None
         if paused is None:
-            earlier = await invocation.run.earlier.settle(call.call_id, function_of(tool), _as_kept)
+            function, is_safe = function_of(tool), self._may_run_again(tool)
+            earlier = await invocation.run.earlier.settle(call.call_id, function, is_safe=is_safe, as_result=_as_kept)
             if earlier is None or earlier.state not in HAS_OUTCOME:
                 return None
             call = earlier
@@ -137,6 +141,10 @@ class Execution:
         elif first is not None and not _asks(context) and call.call_id not in replay.progressed:
             invocation.first_values.add(call.call_id)
         return {} if first is None else _as_response(first)  # with which google-adk makes no event, as with None
+
+    def _may_run_again(self, tool: BaseTool) -> bool:
+        """Whether a tool that is no function of ours says that running it twice does no harm, and is believed."""
+        return self.trusts_mcp_hints and is_harmless(tool)
 
     def was_given_again(self, invocation: Invocation, context: ToolContext) -> bool:
         """Whether the result of a call is that of an earlier attempt of the run."""

@@ -15,6 +15,7 @@ from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
+from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from pydantic_core import to_jsonable_python
 
@@ -139,7 +140,17 @@ def do_again(data: str, context: ToolContext) -> None:
         context.state[key] = value
 
 
-# -- a tool that was running, of which a person is asked --
+# -- a tool that was running --
+
+_HARMLESS = ("readOnlyHint", "read_only_hint", "idempotentHint", "idempotent_hint")
+"""By the names that versions of mcp have for them."""
+
+
+def is_harmless(tool: BaseTool) -> bool:
+    """Whether it is one of an MCP server, which says that it changes nothing, or the same when it runs again."""
+    hints = getattr(getattr(tool, "raw_mcp_tool", None), "annotations", None)
+    return any(getattr(hints, name, None) is True for name in _HARMLESS)
+
 
 _QUESTION = (
     "The process stopped while this tool ran. It may or may not have taken effect. May it run again? If it has taken "

@@ -58,6 +58,11 @@ class AgentOptions(TypedDict, total=False):
     """Whether arguments are shown piece by piece; on by default."""
     stream_arguments: Annotated[bool, True]
     """Whether providers that stream arguments only on request are asked to; on by default."""
+    continues: Annotated[bool, False]
+    """Whether runs that are not a server's are kept, too, so that ``callstream work`` goes on with them; off by default."""
+    trust_mcp_hints: Annotated[bool, False]
+    """Whether tools of MCP servers that call themselves read-only or idempotent run again if their process died while they
+    ran; off by default, since that is the word of the server."""
     join_text: bool | None
     """Whether google-adk gets the text of models by the passage, and clients get it from the wire as ever: a fraction of the
     cost. By default wherever no callback, plugin, planner or agent of the application sees text while it is written."""

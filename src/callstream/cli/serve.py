@@ -40,7 +40,10 @@ logger = logging.getLogger("callstream.server")
 
 _LOG_FORMATS = ("text", "json")
 _SESSIONS = "CALLSTREAM_SESSIONS"
-_OF_CREATE_APP = ("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after", "stream_arguments")
+_OF_CREATE_APP = (
+    *("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after", "stream_arguments"),
+    "trust_mcp_hints",
+)
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -109,6 +112,12 @@ def add_application(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="ask providers to stream arguments where they do so only on request (default: ask)",
     )
+    parser.add_argument(
+        "--trust-mcp-hints",
+        action=argparse.BooleanOptionalAction,
+        help="run tools of MCP servers again that call themselves read-only or idempotent, if their process died while they "
+        "ran (default: do not)",
+    )
     add_env_file(parser)
     parser.add_argument(
         "--log-format", type=one_of(*_LOG_FORMATS), metavar="FORMAT", help="text or json (default: text)"
@@ -140,7 +149,7 @@ async def made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[A
     _refuse_web_app(target)
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
-    agent = _agent(target, callstream, session_service=sessions, stream_arguments=_stream_arguments(options, target))
+    agent = _agent(target, callstream, session_service=sessions, **_of_adk(options, target))
     if getattr(options, "worker", None) is not None and getattr(agent, "sessions_are_in_memory", False):
         raise misused(
             f"with --workers, all processes share google-adk's sessions, and those of {target.text} are in memory: give "
@@ -377,13 +386,17 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
     return sessions
 
 
-def _stream_arguments(options: argparse.Namespace, target: Target) -> bool | None:
-    """Whether providers are asked to stream arguments; None where nothing says so."""
+def _of_adk(options: argparse.Namespace, target: Target) -> dict[str, bool]:
+    """What is decided for applications of google-adk, by option or by the environment."""
     adk = _adk()
+    names = ("stream_arguments", "trust_mcp_hints")
     if adk is None or not adk.takes_options(target.found):
-        _refuse(options, ("stream_arguments",), f"{target.text} has clients of its own")
-    stated: bool | None = options.stream_arguments
-    return from_environment("CALLSTREAM_STREAM_ARGUMENTS", boolean) if stated is None else stated
+        _refuse(options, names, f"{target.text} has clients of its own")
+    found = {name: getattr(options, name) for name in names}
+    found |= {
+        name: from_environment(f"CALLSTREAM_{name.upper()}", boolean) for name, value in found.items() if value is None
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _agent(target: Target, callstream: Callstream | None, **options: Any) -> Any:

@@ -43,6 +43,7 @@ from callstream.events import (
     MessageReceived,
     Question,
     Record,
+    ReplayRule,
     RequestEvent,
     ResponseEnded,
     RunEvent,
@@ -264,15 +265,16 @@ class RunCore(ABC):
 
     # -- tools --
 
-    async def execute(self, call_id: str) -> Call:
+    async def execute(self, call_id: str, *, is_safe: bool = False) -> Call:
         """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
 
         Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
-        was ended. Then the tool must not run.
+        was ended. Then the tool must not run. ``is_safe``: its host vouches that running it twice does no harm.
         """
         call = await self.prepare(call_id)
         tool = self._barrier.own_tools.get(call_id) or self.engine.find_tool(call.name)
-        await self.record([CallExecuting(call_id, "unsafe" if tool is None else tool.replay)])
+        rule: ReplayRule = "safe" if is_safe else "unsafe" if tool is None else tool.replay
+        await self.record([CallExecuting(call_id, rule)])
         self._check_open()  # the run may have been ended while that was written
         return self._ledger[call_id]
 

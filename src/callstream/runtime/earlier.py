@@ -13,9 +13,10 @@ from typing import Any
 
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, ToolFailed
+from callstream.events import ReplayRule
 from callstream.runtime.continuing import INTERRUPTED, Replay
 from callstream.runtime.core import RunCore
-from callstream.tools import NOT_DONE, UNKNOWN, Tool
+from callstream.tools import NOT_DONE, UNKNOWN, Reconcile, Tool
 
 logger = logging.getLogger("callstream")
 
@@ -52,17 +53,26 @@ class EarlierCalls:
         return True
 
     async def settle(
-        self, call_id: str, tool: Tool[Any] | None, as_result: Callable[[Any], Any] = lambda found: found
+        self,
+        call_id: str,
+        tool: Tool[Any] | None,
+        *,
+        is_safe: bool = False,
+        as_result: Callable[[Any], Any] = lambda found: found,
     ) -> Call | None:
         """The call with its outcome, or executing if its tool has to run again; None if it has to run as any other.
 
-        ``tool``: that of the call, as it is now. ``as_result`` makes a result of what ``reconcile`` finds.
+        ``tool``: that of the call, as it is now. ``is_safe``: a host vouches for it. ``as_result`` makes a result of what
+        ``reconcile`` finds.
         """
         run, replay = self._run, self._replay
         if replay is None or not replay.has(call_id):
             return None
         if run.call(call_id).state in RUNNING:
-            await self._settle_running(replay, run.call(call_id), tool, as_result)
+            now: ReplayRule = "safe" if is_safe else "unsafe" if tool is None else tool.replay
+            began_as = replay.rules.get(call_id, "unsafe")
+            reconcile = None if tool is None else tool.reconcile
+            await self._settle_running(run.call(call_id), now if now == began_as else "unsafe", reconcile, as_result)
         call = run.call(call_id)
         if call.state not in HAS_OUTCOME and call.state is not CallState.EXECUTING:
             return None
@@ -70,15 +80,13 @@ class EarlierCalls:
         return call
 
     async def _settle_running(
-        self, replay: Replay, call: Call, tool: Tool[Any] | None, as_result: Callable[[Any], Any]
+        self, call: Call, rule: ReplayRule, reconcile: Reconcile | None, as_result: Callable[[Any], Any]
     ) -> None:
-        run, rule = self._run, replay.rules.get(call.call_id, "unsafe")
-        if tool is None or rule != tool.replay:
-            rule = "unsafe"
+        run = self._run
         if rule == "safe" and call.state is CallState.EXECUTING:
             return
-        if rule == "reconcile" and tool is not None and tool.reconcile is not None:
-            found = tool.reconcile(call)
+        if rule == "reconcile" and reconcile is not None:
+            found = reconcile(call)
             found = await found if inspect.isawaitable(found) else found
             if found is NOT_DONE and call.state is CallState.EXECUTING:
                 return

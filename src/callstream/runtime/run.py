@@ -269,15 +269,15 @@ class Run(RunCore):
 
     # -- tools --
 
-    async def execute(self, call_id: str) -> Call:
+    async def execute(self, call_id: str, *, is_safe: bool = False) -> Call:
         """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
 
         Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
-        was ended. Then the tool must not run.
+        was ended. Then the tool must not run. ``is_safe``: its host vouches that running it twice does no harm.
         """
         if self.early.begun(call_id) is not None:
             raise TransitionError(f"the tool of call {call_id!r} has begun early; run.invoke gives its result")
-        return await super().execute(call_id)
+        return await super().execute(call_id, is_safe=is_safe)
 
     async def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
         """A client or a person has to answer this call: it outlives the run until ``answer`` finds it.

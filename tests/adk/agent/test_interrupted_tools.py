@@ -1,9 +1,11 @@
-"""A tool that was running when its process died, and of which a person is asked (``@tool(replay="ask")``)."""
+"""Tools that were running when their process died: a person is asked, or an MCP server is believed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,17 @@ import pytest
 from ag_ui.core import RunAgentInput
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", r"\[EXPERIMENTAL\]")
+    from google.adk.tools.mcp_tool import McpToolset, StdioConnectionParams
+from mcp import StdioServerParameters
+
 from callstream import Callstream, open_journal, tool
 from callstream.adk import ADKAgent
 from callstream.calls import CallState
 from callstream.runtime import Driver, DriverSettings
 from callstream.testing import Finish, ReceivedRequest, Script, Text, ToolCall
+from tests.adk import hosting
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .agents import gemini
@@ -33,8 +41,9 @@ class Stage:
         self._replay = replay
         self.ran: list[int] = []
         self.hanging = asyncio.Event()
+        self.options: dict[str, Any] = {}
 
-    def agent(self, *, hangs: bool) -> ADKAgent:
+    def tool(self, *, hangs: bool) -> Any:
         @tool(replay=self._replay)
         async def pay(amount: int) -> dict[str, str]:
             """Pays."""
@@ -44,12 +53,21 @@ class Stage:
                 await asyncio.Event().wait()
             return {"status": "paid"}
 
+        return pay
+
+    def agent(self, *, hangs: bool) -> ADKAgent:
         cs = Callstream(open_journal(f"sqlite:///{self._folder / 'calls.db'}", housekeeping=None))
         sessions = SqliteSessionService(str(self._folder / "sessions.db"))
-        root = agent_of(gemini(self._models, self.provider), pay)
-        made = ADKAgent(root, app_name="app", user_id="user", session_service=sessions, callstream=cs)
-        made.continues = True
-        return made
+        root = agent_of(gemini(self._models, self.provider), self.tool(hangs=hangs))
+        return ADKAgent(
+            root,
+            app_name="app",
+            user_id="user",
+            session_service=sessions,
+            callstream=cs,
+            continues=True,
+            **self.options,
+        )
 
     async def leave_running(self) -> None:
         """Begins a run, whose process then is gone."""
@@ -121,3 +139,61 @@ async def test_a_tool_that_was_not_to_be_asked_about_then_is_not_now(stage: Stag
     assert [call.state for call in await agent.callstream.journal.calls()] == [CallState.FAILED]
     assert "may or may not have taken effect" in stage.provider.requests[-1].body.decode()
     await agent.callstream.aclose()
+
+
+# -- tools of MCP servers --
+
+
+class McpStage(Stage):
+    """Its tool is one of an MCP server, and waits there for a file."""
+
+    def __init__(self, folder: Path, models: Models, provider: Any) -> None:
+        super().__init__(folder, models, provider)
+        self.folder = folder
+        self.toolsets: list[McpToolset] = []
+
+    def tool(self, *, hangs: bool) -> Any:
+        script = Path(hosting.__file__).parent / "mcpserver.py"
+        server = StdioServerParameters(command=sys.executable, args=[str(script)])
+        self.toolsets.append(
+            McpToolset(connection_params=StdioConnectionParams(server_params=server, timeout=60), tool_filter=["look"])
+        )
+        return self.toolsets[-1]
+
+    async def wait_for_it(self) -> None:
+        while not (self.folder / "began").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        self.hanging.set()
+
+    def began(self) -> int:
+        return len((self.folder / "began").read_text().splitlines())
+
+
+@pytest.mark.subprocess
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore:MCPTool class is deprecated")
+@pytest.mark.parametrize("trusts", [True, False])
+async def test_what_an_mcp_server_says_of_its_tools_counts_if_it_is_trusted(
+    trusts: bool, tmp_path: Path, models: Models
+) -> None:
+    def says(request: ReceivedRequest) -> Script:
+        answered = b'"functionResponse"' in request.body
+        return [Text("Done."), Finish()] if answered else [ToolCall("look", {"folder": str(tmp_path)}), Finish()]
+
+    async with scripted("gemini", says) as provider:
+        stage = McpStage(tmp_path, models, provider)
+        stage.options = {"trust_mcp_hints": trusts}
+        waiting = asyncio.create_task(stage.wait_for_it())
+        await stage.leave_running()
+        await waiting
+        await asyncio.to_thread((tmp_path / "ready").touch)
+        agent = stage.agent(hangs=False)
+        try:
+            await stage.go_on(agent)
+        finally:
+            for toolset in stage.toolsets:
+                await toolset.close()
+            await agent.callstream.aclose()
+        told = provider.requests[-1].body.decode()
+    assert stage.began() == (2 if trusts else 1)
+    assert ("all is there" if trusts else "may or may not have taken effect") in told
