@@ -139,7 +139,10 @@ class Ticker:
             sys.stderr.flush()
 
     def step(self) -> None:
-        self._done += 1
+        self.reach(self._done + 1, self._total)
+
+    def reach(self, done: int, total: int | None) -> None:
+        self._done, self._total = done, total
         now = time.monotonic()
         if not self._is_seen or now < self._next:
             return

@@ -19,9 +19,9 @@ _SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 def journal_url(options: argparse.Namespace, *, default: str | None = None) -> str:
     """The journal's URL: from the command line, the environment, a file, or ./callstream.db; then the default."""
     if options.journal is not None:
-        return _check(refuse_secret(options.journal, environment.JOURNAL))
+        return check_url(refuse_secret(options.journal, environment.JOURNAL))
     if (found := environment.journal_url()) is not None:
-        return _check(found)
+        return check_url(found)
     if DEFAULT_FILE.exists():
         return f"sqlite:///{DEFAULT_FILE}"
     if default is not None:
@@ -88,7 +88,8 @@ def _check_exists(url: str) -> None:
             raise CommandError(f"no journal found at {path}")
 
 
-def _check(url: str) -> str:
+def check_url(url: str) -> str:
+    """The URL, if it may be a journal's."""
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _SCHEMES:
         raise misused(f"expected memory:, sqlite:///file.db or postgresql://…, got {hide_password(url)!r}")

@@ -31,6 +31,7 @@ from callstream.events import Record, RunEvent, in_order
 from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page, Push
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
+from callstream.journal.moving import Moved, Progress, Side, move
 from callstream.journal.queue import Then
 from callstream.journal.rows import (
     KEPT_THREAD,
@@ -197,6 +198,15 @@ class Journal:
         if not is_storable(thread, principal):
             return 0
         return await self._worker.do(self._housekeeper.forget, wanted, for_good)
+
+    async def copy_to(self, target: Journal, progress: Progress = lambda done, total: None) -> Moved:
+        """Copies all runs into another journal, which is empty or has the beginning of such a copy, and compares them.
+
+        This one is only read. What is there already and is the same is not copied again, so a copy that was interrupted
+        goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out: ``active`` of
+        the result counts them. ``progress`` is called with how many runs are done, and how many there are.
+        """
+        return await move(Side(self._store, self._do), Side(target._store, target._do), progress)
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
         """Asks the process that owns a run to stop it. False if no such run is running.

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -44,6 +44,7 @@ from callstream.journal.store import (
     Writer,
     forgotten_mark,
 )
+from callstream.journal.whole import RunSize, WholeCall, WholeRun, folded_rows, plan_of
 
 _CALL_COLUMNS = (
     *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),
@@ -59,6 +60,30 @@ class _Call(msgspec.Struct, eq=False):
     number: int
     first_seq: int
     args_seq: int | None = None
+    result: str | None = None
+    """As JSON text, which tells nothing from a null."""
+
+    def whole(self) -> WholeCall:
+        row = self.row
+        return WholeCall(
+            self.number,
+            row.call_id,
+            row.name,
+            row.state.value,
+            row.provider_id,
+            row.message_id,
+            row.signature,
+            row.encoding,
+            row.reason,
+            row.detail,
+            self.result,
+            row.error,
+            row.ran_early,
+            row.started_at or 0.0,
+            row.updated_at or 0.0,
+            self.first_seq,
+            self.args_seq,
+        )
 
 
 class _Run(msgspec.Struct, eq=False):
@@ -78,6 +103,30 @@ class _Run(msgspec.Struct, eq=False):
         row = self.row
         ended = row.outcome is not None
         return RunFacts(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
+
+    def whole(self) -> WholeRun:
+        row, goes_on = self.row, self.row.outcome is None
+        return WholeRun(
+            self.key,
+            row.run_id,
+            row.thread_id,
+            row.principal,
+            row.outcome,
+            row.reason,
+            row.started_at,
+            row.ended_at,
+            None if goes_on else row.last_seq,
+            self.compacted,
+            self.epoch,
+            self.writer if goes_on else "",
+            self.exclusive and goes_on,
+            [(number, *msgspec.structs.astuple(source)) for number, source in self.sources.items() if number],
+            [call.whole() for call in self.calls],
+            [
+                (seq, at_ms, source, call, kind, body, first_seq)
+                for seq, at_ms, source, call, kind, body, _, first_seq in self.log
+            ],
+        )
 
     def lines(self, first: int, last: int) -> list[Stored]:
         """The records of those numbers. Where a log is beside this one, or after folding, some are missing."""
@@ -227,13 +276,37 @@ class MemoryStore:
             for run in gone:
                 if for_good:
                     self._tables.forgotten.add(forgotten_mark(run.row.thread_id, run.row.principal))
-                del self._tables.runs[run.row.run_id], self._tables.keys[run.key]
-                for call in run.calls:
-                    del self._tables.calls[call.row.call_id]
+                self._delete(run)
             self._tables.writes += 1
         run_ids = [run.row.run_id for run in gone]
         self._wake_others(run_ids)
         return run_ids
+
+    def _delete(self, run: _Run) -> None:
+        del self._tables.runs[run.row.run_id], self._tables.keys[run.key]
+        for call in run.calls:
+            del self._tables.calls[call.row.call_id]
+
+    async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
+        tables = self._tables
+        keys = {*gone, *(run.key for run in runs)}
+        with self._lock:
+            await self._writer.erase(keys)
+            for run in [tables.keys[key] for key in keys if key in tables.keys]:
+                self._delete(run)
+            await self.write(plan_of(runs))
+            for key, rows in folded_rows(runs).items():
+                tables.keys[key].log, tables.keys[key].compacted = rows, True
+            for whole in runs:
+                run = tables.keys[whole.key]
+                run.row = msgspec.structs.replace(run.row, attempt=whole.attempt)
+            # Runs are listed in the order in which they are here.
+            tables.runs = dict(sorted(tables.runs.items(), key=lambda item: item[1].key))
+            tables.last_key = max(tables.last_key, *keys)
+
+    async def keep_forgotten(self, marks: Sequence[str]) -> None:
+        with self._lock:
+            self._tables.forgotten.update(marks)
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
         with self._lock:
@@ -301,8 +374,10 @@ class MemoryStore:
                 tables.runs[change.run_id] = tables.keys[change.key] = run
         for key, number, *source in plan.sources:
             tables.keys[key].sources[number] = Source(*source)
-        for row, (key, seq, at_ms, number, call_number, kind, body) in zip(plan.rows, plan.records, strict=True):
-            tables.keys[key].log.append(Stored(seq, at_ms, number, call_number, kind, body, row.source.message_id))
+        for key, seq, at_ms, number, call_number, kind, body in plan.records:
+            run = tables.keys[key]
+            message_id = run.sources[number].message_id
+            run.log.append(Stored(seq, at_ms, number, call_number, kind, body, message_id))
         for owned in plan.changed:
             self._end(tables.keys[owned.key], plan.runs.get(owned), owned.last_seq)
         for call_id, news in plan.calls.items():
@@ -315,6 +390,7 @@ class MemoryStore:
             call = tables.calls[call_id]
             call.row = msgspec.structs.replace(call.row, **columns)
             call.args_seq = news.args_seq or call.args_seq
+            call.result = news.result or call.result
         tables.writes += 1
 
     @staticmethod
@@ -403,6 +479,20 @@ class MemoryStore:
         with self._lock:
             run = self._tables.runs.get(run_id)
             return None if run is None else RunLog(run.key, run.row.outcome is not None, run.compacted, list(run.log))
+
+    async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
+        with self._lock:
+            keys = sorted(key for key in self._tables.keys if after < key and (last is None or key <= last))
+            rows = [(key, self._tables.keys[key].row) for key in keys[:limit]]
+        return [RunSize(key, row.run_id, row.outcome is None, row.last_seq) for key, row in rows]
+
+    async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
+        with self._lock:
+            return [self._tables.keys[key].whole() for key in sorted(run_keys) if key in self._tables.keys]
+
+    async def forgotten(self, after: str, limit: int) -> Sequence[str]:
+        with self._lock:
+            return sorted(mark for mark in self._tables.forgotten if mark > after)[:limit]
 
     async def stats(self) -> dict[str, Any]:
         with self._lock:

@@ -33,6 +33,7 @@ from callstream.journal.store import (
     StoreReader,
     Writer,
 )
+from callstream.journal.whole import WholeRun
 
 _TRIES = 5
 
@@ -60,6 +61,8 @@ class PairedStore:
         self.archive = index.archive
         self.due = index.due
         self.forget = index.forget
+        self.restore = index.restore
+        self.keep_forgotten = index.keep_forgotten
         self.asked_to_stop = index.asked_to_stop
         self.ask_to_stop = index.ask_to_stop
 
@@ -145,6 +148,8 @@ class PairedReader:
         self.taken = index.taken
         self.has_forgotten = index.has_forgotten
         self.heads = index.heads
+        self.run_sizes = index.run_sizes
+        self.forgotten = index.forgotten
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         for _ in range(_TRIES):
@@ -229,6 +234,15 @@ class PairedReader:
         stats = await self._index.stats()
         return {**stats, "stored_bytes": stats["stored_bytes"] + await self._log.stored_bytes()}
 
+    async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
+        for _ in range(_TRIES):
+            runs = await self._index.whole_runs(run_keys)
+            pieces = {run.key: await self._log.read(run.key, 0, None) for run in runs if not run.compacted}
+            now = await self._index.whole_runs(list(pieces)) if pieces else ()
+            if not any(run.compacted for run in now) and len(now) == len(pieces):
+                return [_with_pieces(run, pieces.get(run.key, ())) for run in runs]
+        raise self._torn(f"{len(run_keys)} runs")
+
     async def _head(self, run_id: str) -> Head | None:
         for head in await self._index.heads([run_id]):
             return self.remembered.remember(run_id, head)
@@ -257,6 +271,11 @@ def _record(head: Head, row: RecordColumns) -> Record:
     call_id = None if call is None else head.call_ids[call]
     columns = (seq, at_ms, kind, body, source.response_id, source.author, source.message_id, call_id, None)
     return record_of(head.run_id, head.started_at, columns)
+
+
+def _with_pieces(run: WholeRun, pieces: Sequence[RecordColumns]) -> WholeRun:
+    records = [(seq, at_ms, source, call, kind, body, None) for _, seq, at_ms, source, call, kind, body in pieces]
+    return msgspec.structs.replace(run, records=sorted([*run.records, *records]))
 
 
 def _merge(stored: Sequence[Record], pieces: Sequence[Record], after: int) -> tuple[list[Record], bool]:

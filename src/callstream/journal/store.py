@@ -35,6 +35,7 @@ from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.log import Log
 from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
 from callstream.journal.rows import Row, RunRow, Source, Stored, known_events, prepare, whole_completion
+from callstream.journal.whole import RunSize, WholeRun
 
 _MORE = 10
 """How many more orphans are looked at than are ended at once: some may still go on."""
@@ -524,6 +525,18 @@ class StoreReader(Protocol):
 
     async def log(self, run_id: str) -> RunLog | None: ...
 
+    async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
+        """The first so many runs with keys after that one, up to the last one, in the order of their keys."""
+        ...
+
+    async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
+        """Those of the runs that are there, in the order of their keys."""
+        ...
+
+    async def forgotten(self, after: str, limit: int) -> Sequence[str]:
+        """The first so many ``forgotten_mark``s after that one, in order."""
+        ...
+
     async def stats(self) -> dict[str, Any]: ...
 
 
@@ -597,6 +610,11 @@ class Store(Protocol):
         ``for_good``: and keeps the ``forgotten_mark`` of their threads.
         """
         ...
+
+    async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
+        """Puts those runs in the place of what is here under their keys, and erases others, in one transaction."""
+
+    async def keep_forgotten(self, marks: Sequence[str]) -> None: ...
 
     async def asked_to_stop(self) -> dict[str, str]:
         """The runs of this writer that should stop."""

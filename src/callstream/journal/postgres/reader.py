@@ -24,6 +24,9 @@ from callstream.journal.rows import (
     record_of,
 )
 from callstream.journal.store import CallFilter, CallLog, Head, RunFilter, RunLog
+from callstream.journal.whole import RunSize, WholeRun, whole_runs
+
+_MAX_KEY = 2**31 - 1
 
 
 class _Head(NamedTuple):
@@ -124,6 +127,24 @@ class PostgresReader:
                 return RunLog(key, ended, compacted)
             rows = await connection.fetch(self._sql["log_of_run"], key, timeout=LONG_SECONDS)
         return RunLog(key, True, False, [Stored(*columns) for columns in rows])
+
+    async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
+        async with self._link.reading() as connection:
+            rows = await connection.fetch(self._sql["run_sizes"], after, _MAX_KEY if last is None else last, limit)
+        return [RunSize(*row) for row in rows]
+
+    async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
+        tables = ("whole_runs", "read_sources", "whole_calls", "whole_records")
+        async with (
+            self._link.reading() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            found = [await connection.fetch(self._sql[table], run_keys, timeout=LONG_SECONDS) for table in tables]
+        return whole_runs(*found)
+
+    async def forgotten(self, after: str, limit: int) -> Sequence[str]:
+        async with self._link.reading() as connection:
+            return [row[0] for row in await connection.fetch(self._sql["list_forgotten"], after, limit)]
 
     async def stats(self) -> dict[str, Any]:
         async with self._link.reading() as connection:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
 from callstream.calls import CallState
-from callstream.errors import CallstreamError
+from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, PostgresWatch, failure
@@ -43,6 +43,7 @@ from callstream.journal.store import (
     forgotten_mark,
     must_migrate,
 )
+from callstream.journal.whole import WholeRun, folded_rows, plan_of
 
 _NOTICE_RUNS = 500
 """Run numbers in one notice; PostgreSQL allows 8,000 bytes."""
@@ -100,7 +101,7 @@ class PostgresTables:
         await self._connection.execute(self._sql["take_over"], self._writer, run_keys)
 
     async def write(self, plan: Plan) -> None:
-        columns = zip(*plan.records, strict=True)
+        columns = zip(*plan.records, strict=True) if plan.records else [[]] * 7
         notices = self._notices(plan)
         try:
             await self._connection.execute(
@@ -329,16 +330,19 @@ class PostgresStore:
                 row = await connection.fetchrow(self._sql["lock_run"], run_id)
                 if row is None or row[0] != run_key or row[1]:
                     return False
-                await connection.executemany(
-                    self._sql["insert_archive"],
-                    [(run_key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in rows],
-                )
+                await self._put_archive(connection, run_key, rows)
                 await connection.execute(self._sql["delete_log"], [run_key], timeout=LONG_SECONDS)
-                await connection.execute(self._sql["mark_compacted"], run_key)
-                await connection.execute(self._sql["delete_live"], [run_key])
             await self._writer.erase([run_key])
             await connection.execute(self._sql["give_back"])
         return True
+
+    async def _put_archive(self, connection: Any, run_key: int, rows: Iterable[Stored]) -> None:
+        await connection.executemany(
+            self._sql["insert_archive"],
+            [(run_key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in rows],
+        )
+        await connection.execute(self._sql["mark_compacted"], run_key)
+        await connection.execute(self._sql["delete_live"], [run_key])
 
     async def due(self, age: float) -> list[str]:
         async with self._link.reading() as connection:
@@ -352,6 +356,27 @@ class PostgresStore:
             if for_good:
                 marks = {forgotten_mark(thread_id, principal) for _, _, thread_id, principal in rows}
                 await connection.execute(self._sql["insert_forgotten"], list(marks))
-            for table in ("log", "archive", "sources", "calls", "live", "run"):
-                await connection.execute(self._sql[f"delete_{table}"], [row[0] for row in rows], timeout=LONG_SECONDS)
+            await self._delete(connection, [row[0] for row in rows])
         return [row[1] for row in rows]
+
+    async def _delete(self, connection: Any, run_keys: Sequence[int]) -> None:
+        for table in ("log", "archive", "sources", "calls", "live", "run"):
+            await connection.execute(self._sql[f"delete_{table}"], run_keys, timeout=LONG_SECONDS)
+
+    async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
+        keys = [*gone, *(run.key for run in runs)]
+        async with self._link.reading() as connection, connection.transaction():
+            await self._writer.erase(keys)
+            await self._delete(connection, keys)
+            tables = PostgresTables(connection, self._sql, self._writer.name, "", None)
+            try:
+                await tables.write(plan_of(runs))
+            except Stale as stale:
+                raise JournalError(f"{self.where} has a run or a call with the same id already") from stale
+            for key, rows in folded_rows(runs).items():
+                await self._put_archive(connection, key, rows)
+            await connection.execute(self._sql["advance_keys"], max(keys))
+
+    async def keep_forgotten(self, marks: Sequence[str]) -> None:
+        async with self._link.reading() as connection:
+            await connection.execute(self._sql["insert_forgotten"], marks)

@@ -48,6 +48,7 @@ from callstream.journal.store import (
     check_version,
     must_migrate,
 )
+from callstream.journal.whole import RunSize, WholeRun, whole_runs
 
 Durability: TypeAlias = Literal["process", "power"]
 
@@ -260,6 +261,7 @@ _READERS = 4
 _NOWHERE = (None, None, None)
 _decode = msgspec.json.Decoder(list[Any]).decode
 _BUSY_SECONDS = 5.0
+_MAX_KEY = 2**63 - 1
 _READER_KIBIBYTES = 64
 """Each reader's page cache. It is small because SQLite empties it whenever something has been written."""
 
@@ -325,6 +327,18 @@ class SqliteReader:
 
     async def has_forgotten(self, mark: str) -> bool:
         return bool(await self._in_thread(_rows, _SQL["has_forgotten"], {"thread": mark}))
+
+    async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
+        values = {"after": after, "last": _MAX_KEY if last is None else last, "limit": -1 if limit is None else limit}
+        rows = await self._in_thread(_rows, _SQL["run_sizes"], values)
+        return [RunSize(key, run_id, bool(active), last_seq) for key, run_id, active, last_seq in rows]
+
+    async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
+        return await self._in_thread(_whole_runs, list(run_keys))
+
+    async def forgotten(self, after: str, limit: int) -> Sequence[str]:
+        rows = await self._in_thread(_rows, _SQL["list_forgotten"], {"after": after, "limit": limit})
+        return [mark for (mark,) in rows]
 
     async def stats(self) -> dict[str, Any]:
         (counts,) = await self._in_thread(_rows, _SQL["count_all"], {})
@@ -409,6 +423,12 @@ def _heads(connection: sqlite3.Connection, run_ids: list[str]) -> list[Head]:
     for key, number, call_id in _rows(connection, _SQL["read_call_ids"], keys):
         heads[key].call_ids[number] = call_id
     return list(heads.values())
+
+
+def _whole_runs(connection: sqlite3.Connection, run_keys: list[int]) -> list[WholeRun]:
+    keys = {"run_keys": _json(run_keys)}
+    tables = ("whole_runs", "read_sources", "whole_calls", "whole_records")
+    return whole_runs(*(connection.execute(_SQL[table], keys) for table in tables))
 
 
 def _log(connection: sqlite3.Connection, run_id: str) -> RunLog | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -28,6 +28,7 @@ from callstream.journal.rows import RecordColumns, Source, Stored
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.reader import Durability, SqliteFile, SqliteReader, build_query, failure
 from callstream.journal.store import Committed, RunFilter, Stale, StoreAway, Writer, forgotten_mark
+from callstream.journal.whole import WholeRun, folded_rows, plan_of
 
 POLL_SECONDS = 0.02
 """How often commits of other processes are looked for, while a run is followed and they come."""
@@ -220,10 +221,8 @@ class SqliteStore:
             row = run(_SQL["read_run"], {"run_id": run_id}).fetchone()
             if row is None or row[0] != run_key or row[4]:
                 return False
-            columns = [(run_key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in rows]
-            self._file.connection.executemany(_SQL["insert_archive"], columns)
+            self._put_archive(run, run_key, rows)
             run(_SQL["delete_log"], {"run_key": run_key})
-            run(_SQL["mark_compacted"], {"run_key": run_key})
         await self._writer.erase([run_key])
         self._file.give_back()
         return True
@@ -243,11 +242,35 @@ class SqliteStore:
             for key, _, thread_id, principal in rows:
                 if for_good:
                     run(_SQL["insert_forgotten"], {"thread": forgotten_mark(thread_id, principal)})
-                for table in ("log", "archive", "sources", "calls", "run"):
-                    run(_SQL[f"delete_{table}"], {"run_key": key})
+                _delete(run, key)
         if rows:
             self._file.give_back()
         return [run_id for _, run_id, _, _ in rows]
+
+    async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
+        keys = {*gone, *(run.key for run in runs)}
+        with self._file.transaction() as run:
+            await self._writer.erase(keys)
+            for key in keys:
+                _delete(run, key)
+            await SqliteTables(run, self._writer.name).write(plan_of(runs))
+            for key, rows in folded_rows(runs).items():
+                self._put_archive(run, key, rows)
+
+    def _put_archive(self, run: Any, run_key: int, rows: Iterable[Stored]) -> None:
+        columns = [(run_key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in rows]
+        self._file.connection.executemany(_SQL["insert_archive"], columns)
+        run(_SQL["mark_compacted"], {"run_key": run_key})
+
+    async def keep_forgotten(self, marks: Sequence[str]) -> None:
+        with self._file.transaction() as run:
+            for mark in marks:
+                run(_SQL["insert_forgotten"], {"thread": mark})
+
+
+def _delete(run: Any, run_key: int) -> None:
+    for table in ("log", "archive", "sources", "calls", "run"):
+        run(_SQL[f"delete_{table}"], {"run_key": run_key})
 
 
 class SqliteTables:

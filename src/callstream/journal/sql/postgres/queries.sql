@@ -151,6 +151,7 @@ SELECT run_id, run_key, started_at, compacted FROM {schema}.run WHERE run_id = A
 
 -- name: read_sources
 SELECT run_key, number, response_id, author, message_id FROM {schema}.source WHERE run_key = ANY($1::integer[])
+ORDER BY run_key, number
 
 -- name: read_call_ids
 SELECT run_key, number, call_id FROM {schema}.tool_call WHERE run_key = ANY($1::integer[])
@@ -304,6 +305,37 @@ DELETE FROM {schema}.tool_call WHERE run_key = ANY($1::integer[])
 
 -- name: delete_run
 DELETE FROM {schema}.run WHERE run_key = ANY($1::integer[])
+
+-- == copying ==
+
+-- name: run_sizes
+SELECT run_key, run_id, outcome IS NULL, coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key)))
+FROM {schema}.run WHERE run_key > $1 AND run_key <= $2 ORDER BY run_key LIMIT $3
+
+-- name: whole_runs
+SELECT run.run_key, run_id, thread_id, principal, outcome, reason, started_at, run.ended_at, last_seq, compacted, epoch,
+       CASE WHEN outcome IS NULL THEN live.writer ELSE '' END, outcome IS NULL AND live.only_of IS NOT NULL
+FROM {schema}.run LEFT JOIN {schema}.live ON live.run_key = run.run_key
+WHERE run.run_key = ANY($1::integer[]) ORDER BY run.run_key
+
+-- name: whole_calls
+SELECT run_key, number, call_id, name, state, provider_id, message_id, signature, encoding, reason, detail, result, error,
+       ran_early, started_at, updated_at, first_seq, args_seq
+FROM {schema}.tool_call WHERE run_key = ANY($1::integer[]) ORDER BY run_key, number
+
+-- name: whole_records
+SELECT run_key, seq, at_ms, source, call, kind, body, NULL FROM {schema}.record WHERE run_key = ANY($1::integer[])
+UNION ALL
+SELECT run_key, seq, at_ms, source, call, kind, body, first_seq FROM {schema}.archive WHERE run_key = ANY($1::integer[])
+ORDER BY 1, 2
+
+-- name: list_forgotten
+SELECT thread FROM {schema}.forgotten WHERE thread > $1 ORDER BY thread LIMIT $2
+
+-- Runs that begin later get keys after these.
+-- name: advance_keys
+SELECT setval(pg_get_serial_sequence('{schema}.run', 'run_key'), greatest($1::integer, (
+    SELECT coalesce(max(run_key), 1) FROM {schema}.run)))
 
 -- == conditions that a list may have; {value} is its place among the arguments ==
 

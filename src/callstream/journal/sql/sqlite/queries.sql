@@ -163,6 +163,7 @@ FROM archive WHERE run_key IN (SELECT value FROM json_each(:run_keys)) GROUP BY 
 -- name: read_sources
 SELECT run_key, number, response_id, author, message_id
 FROM source WHERE run_key IN (SELECT value FROM json_each(:run_keys))
+ORDER BY run_key, number
 
 -- name: read_call_ids
 SELECT run_key, number, call_id
@@ -294,6 +295,34 @@ DELETE FROM tool_call WHERE run_key = :run_key
 
 -- name: delete_run
 DELETE FROM run WHERE run_key = :run_key
+
+-- == copying ==
+
+-- name: run_sizes
+SELECT run_key, run_id, outcome IS NULL,
+       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
+FROM run WHERE run_key > :after AND run_key <= :last ORDER BY run_key LIMIT :limit
+
+-- name: whole_runs
+SELECT run_key, run_id, thread_id, principal, outcome, reason, started_at, ended_at, last_seq, compacted, epoch,
+       CASE WHEN outcome IS NULL THEN writer ELSE '' END, exclusive AND outcome IS NULL
+FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys)) ORDER BY run_key
+
+-- name: whole_calls
+SELECT run_key, number, call_id, name, state, provider_id, message_id, signature, encoding, reason, detail, result, error,
+       ran_early, started_at, updated_at, first_seq, args_seq
+FROM tool_call WHERE run_key IN (SELECT value FROM json_each(:run_keys)) ORDER BY run_key, number
+
+-- name: whole_records
+SELECT run_key, seq, at_ms, source, call, kind, body, NULL FROM record
+WHERE run_key IN (SELECT value FROM json_each(:run_keys))
+UNION ALL
+SELECT run_key, seq, at_ms, source, call, kind, body, first_seq FROM archive
+WHERE run_key IN (SELECT value FROM json_each(:run_keys))
+ORDER BY run_key, seq
+
+-- name: list_forgotten
+SELECT thread FROM forgotten WHERE thread > :after ORDER BY thread LIMIT :limit
 
 -- == conditions that a list may have ==
 
