@@ -48,8 +48,8 @@ SPARE = 90.0
 WARM_UP = 20
 """Followers before those that are counted, so that what all of them share is there."""
 SERVERS = ("callstream, SQLite", "callstream, PostgreSQL", "ag_ui_adk", "forwarder")
-CONTINUING = "continuing, SQLite"
-"""Callstream with sessions on disk, whose runs another process could go on with; on request only."""
+WITH_SESSIONS = ("continuing, SQLite", "not continuing, SQLite")
+"""Callstream with sessions on disk, whose runs another process could go on with, and could not; on request only."""
 OURS = "callstream, SQLite"
 STEPS = (
     ("httpx alone", "httpx"),
@@ -315,7 +315,7 @@ def measure_memory(found: Found) -> Idle:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=(*SERVERS, CONTINUING), action="append", help="fewer servers")
+    parser.add_argument("--only", choices=(*SERVERS, *WITH_SESSIONS), action="append", help="fewer servers")
     parser.add_argument("--streams", type=int, action="append", help="only the rungs with so many streams")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each rung (default: {SECONDS:g})")
     parser.add_argument(

@@ -45,8 +45,12 @@ def model_of(base_url: str, maker: str) -> Any:
     return Gemini(model="gemini-3-flash-preview", client_kwargs={"http_options": options, "api_key": "none"})
 
 
-def callstream_app(base_url: str, maker: str, journal: str, sessions: str | None = None) -> Any:
-    """``sessions``: a file for google-adk's sessions; then runs are kept so that another process can go on with them."""
+def callstream_app(
+    base_url: str, maker: str, journal: str, sessions: str | None = None, *, continues: bool = True
+) -> Any:
+    """``sessions``: a file for google-adk's sessions; then runs are kept so that another process can go on with them,
+    if it ``continues``.
+    """
     from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
     from callstream import Callstream
@@ -57,7 +61,7 @@ def callstream_app(base_url: str, maker: str, journal: str, sessions: str | None
     agent = ADKAgent(
         agent_of(base_url, maker), app_name="bench", callstream=Callstream(journal), session_service=service
     )
-    return create_app(agent, settings=ServerSettings(max_runs=None, max_streams=None))
+    return create_app(agent, settings=ServerSettings(max_runs=None, max_streams=None, continue_runs=continues))
 
 
 def ag_ui_adk_app(base_url: str, maker: str) -> Any:
@@ -87,7 +91,7 @@ def gateway_app(base_url: str, journal: str, *, gathers: bool) -> Any:
     return create_gateway(Callstream(opened), upstreams={"anthropic": f"{base_url}/v1"})
 
 
-CALLSTREAMS = ("callstream", "continuing", "gateway", "gateway-ungathered")
+CALLSTREAMS = ("callstream", "continuing", "not continuing", "gateway", "gateway-ungathered")
 
 
 def main() -> None:
@@ -107,12 +111,13 @@ def main() -> None:
         if options.which in CALLSTREAMS:
             from callstream.server.serving import serve
 
-            sessions = f"{folder}/sessions.db" if options.which == "continuing" else None
+            sessions = None if options.which == "callstream" else f"{folder}/sessions.db"
             journal = options.journal or f"sqlite:///{folder}/calls.db"
             if options.which.startswith("gateway"):
                 app = gateway_app(options.provider, journal, gathers=options.which == "gateway")
             else:
-                app = callstream_app(options.provider, options.maker, journal, sessions)
+                continues = options.which != "not continuing"
+                app = callstream_app(options.provider, options.maker, journal, sessions, continues=continues)
             with asyncio.Runner(
                 loop_factory=uvicorn.Config(app).get_loop_factory()
             ) as runner:  # as `callstream serve` and `callstream gateway`
