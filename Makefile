@@ -54,7 +54,9 @@ ARGS =
 WORKERS = 3
 
 # A file's tests share servers and browsers, so one worker runs them all. tests/conftest.py sorts the files.
-PYTEST = -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = -m pytest $(BESIDE)
+SUITE = -m tests.suite $(BESIDE)
+BESIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Tests start a hundred Python processes: what one has compiled, the others read, whatever the environment says.
 BYTECODE = PYTHONDONTWRITEBYTECODE=
@@ -88,7 +90,7 @@ test: $(VENV)/.installed-dev ## run the tests, except those marked slow
 
 slow: $(VENV)/.installed-dev ## run the tests that make test leaves out, and properties with all their examples
 	@echo "==> slow tests"
-	@$(BYTECODE) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(PYTEST) -m 'slow or hypothesis' $(TESTS) $(ARGS)
+	@$(BYTECODE) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(SUITE) -m 'slow or hypothesis' $(TESTS) $(ARGS)
 
 before: $(VENV)/.installed-dev ## which of TESTS fail on the sources of an older revision: make before REV=v1 TESTS=tests/x.py
 	@$(BIN)/python -m tests.before $(REV) $(TESTS) $(ARGS)
@@ -118,7 +120,7 @@ imports: $(VENV)/.installed-dev ## check who imports whom only
 
 coverage: $(VENV)/.installed-dev ## run the tests of make test, and hold them to the coverage thresholds
 	@echo "==> tests with coverage"
-	@$(BYTECODE) $(BIN)/python $(PYTEST) -m 'not slow' --cov --cov-report= --cov-fail-under=0 $(ARGS)
+	@$(BYTECODE) $(BIN)/python $(SUITE) -m 'not slow' --cov --cov-report= --cov-fail-under=0 $(ARGS)
 	@echo "==> coverage, all rooms"
 	@$(BIN)/coverage report
 	@echo "==> coverage, pure rooms: at least $(PURE_COVERAGE) %"
