@@ -8,21 +8,26 @@ LITELLM_VENV = .venv-litellm
 LANGCHAIN_VENV = .venv-langchain
 AIOBOTOCORE_VENV = .venv-aiobotocore
 LANGCHAIN = langchain-openai langchain-anthropic hypothesis pytest pytest-asyncio pytest-timeout
-FRAMEWORKS = instructor langchain llamaindex smolagents autogen strands mistral
-PACKAGES_instructor = instructor 'openai>=3'
-PROGRAMS_instructor = instructor_async instructor_sync
+FRAMEWORKS = instructor langchain llamaindex smolagents autogen strands mistral agno agent_framework haystack litellm
+PACKAGES_instructor = instructor 'openai>=3' anthropic
+PROGRAMS_instructor = instructor_async instructor_sync instructor_anthropic
 PACKAGES_langchain = langchain-openai langchain-google-genai
 PROGRAMS_langchain = langchain_openai_async langchain_openai_sync langchain_google
-PACKAGES_llamaindex = llama-index-llms-openai
-PROGRAMS_llamaindex = llamaindex_openai
+PACKAGES_llamaindex = llama-index-llms-openai llama-index-llms-google-genai
+PROGRAMS_llamaindex = llamaindex_openai llamaindex_openai_sync llamaindex_google
 PACKAGES_smolagents = 'smolagents[openai]'
 PROGRAMS_smolagents = smolagents_openai
 PACKAGES_autogen = 'autogen-ext[openai]' autogen-core autogen-agentchat
 PROGRAMS_autogen = autogen_openai
-PACKAGES_strands = 'strands-agents[openai]'
-PROGRAMS_strands = strands_openai
-PACKAGES_mistral = mistralai langchain-ollama langchain-xai
-PROGRAMS_mistral = mistral_sdk langchain_ollama langchain_xai
+PACKAGES_strands = 'strands-agents[openai,anthropic,gemini]'
+PROGRAMS_strands = strands_openai strands_anthropic strands_gemini strands_bedrock
+PACKAGES_mistral = mistralai langchain-ollama langchain-xai langchain-mistralai
+PROGRAMS_mistral = mistral_sdk langchain_ollama langchain_xai langchain_mistral
+PROGRAMS_agno = agno_sync agno_claude agno_gemini
+PROGRAMS_agent_framework = agent_framework_anthropic
+PROGRAMS_haystack = haystack_async
+PACKAGES_litellm = litellm==1.106.2 openai==2.54.0 mcp
+PROGRAMS_litellm = litellm_sync
 # The frameworks whose agents are let make mistakes, in their newest version and in that of a year ago (for AutoGen the same;
 # CrewAI's agents used no provider's calls then).
 AGENTS = agents pydantic_ai langgraph llamaindex agno autogen agent_framework smolagents strands instructor anthropic haystack crewai
@@ -30,8 +35,8 @@ YEAR_OLD = agents_2025 pydantic_ai_2025 langgraph_2025 llamaindex_2025 agno_2025
 PACKAGES_agents = openai-agents
 PACKAGES_pydantic_ai = 'pydantic-ai-slim[openai]'
 PACKAGES_langgraph = langchain langgraph langchain-openai
-PACKAGES_agno = agno 'openai>=3'
-PACKAGES_agent_framework = agent-framework-core agent-framework-openai
+PACKAGES_agno = agno 'openai>=3' anthropic google-genai
+PACKAGES_agent_framework = agent-framework-core agent-framework-openai agent-framework-anthropic
 PACKAGES_anthropic = anthropic
 PACKAGES_haystack = haystack-ai
 PACKAGES_crewai = crewai 'litellm<1.90'

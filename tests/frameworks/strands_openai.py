@@ -8,9 +8,12 @@ async def ask(base_url: str, cs: Any) -> Any:
     from openai import AsyncOpenAI
     from strands.models.openai import OpenAIModel
 
-    model: Any = OpenAIModel(
-        client=AsyncOpenAI(base_url=base_url, api_key="none", http_client=cs.http_client()), model_id="gpt"
-    )
+    client = AsyncOpenAI(base_url=base_url, api_key="none", http_client=cs.http_client())
+    return await call_of(OpenAIModel(client=client, model_id="gpt"))
+
+
+async def call_of(model: Any) -> Any:
+    """The one call of a model's answer, as Strands puts it together."""
     schema = {"type": "object", "properties": {"title": {"type": "string"}, "content": {"type": "string"}}}
     tools: Any = [{"name": "write", "description": "Writes.", "inputSchema": {"json": schema}}]
     name, text = "", ""

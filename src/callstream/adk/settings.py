@@ -51,7 +51,8 @@ class AgentOptions(TypedDict, total=False):
     emit_messages_snapshot: Annotated[bool, False]
     """Whether a run ends with a MESSAGES_SNAPSHOT; off by default."""
     emit_state_snapshot: Annotated[bool, False]
-    """Whether every run ends with a STATE_SNAPSHOT; off by default: then it does where deltas have not said all."""
+    """Whether every run ends with a STATE_SNAPSHOT, if there is any; off by default: then it does where deltas have not said
+    all."""
     emit_interrupt_outcome: Annotated[bool, False]
     """Whether calls of the server's tools that await an answer end the run as interrupts; off by default."""
     streaming_function_call_arguments: Annotated[bool, True]

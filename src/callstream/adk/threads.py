@@ -150,9 +150,9 @@ class SharedState:
             self._known = {key: value for key, value in known.items() if not key.startswith(_OF_THE_RUN)}
 
     def snapshot(self, state: dict[str, Any], *, always: bool = False) -> list[StateChanged]:
-        """All of it, if that is not what the client knows; ``always``: in any case."""
+        """All of it, if that is not what the client knows; ``always``: if there is any."""
         public = public_state(state)
-        if public == (self._known or {}) and not always:
+        if public == (self._known or {}) and not (always and public):
             return []
         self._known = public
         return [StateChanged(snapshot=public)]

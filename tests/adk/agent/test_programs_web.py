@@ -206,6 +206,26 @@ async def test_every_run_ends_with_the_state(program: Program) -> None:
             assert events[-2]["snapshot"] == {"a": 1}
 
 
+@pytest.mark.parametrize(("state", "told"), [({}, []), ({"a": 1}, [{"a": 1}])])
+async def test_a_run_without_messages_tells_the_state_once(program: Program, state: Any, told: Any) -> None:
+    """As clients send it that look what a thread holds: the model is not asked."""
+    source = """
+    from callstream.ag_ui_adk import ADKAgent
+    from google.adk.agents import LlmAgent
+
+    agent = ADKAgent(adk_agent=LlmAgent(name="a", model="gemini-2.5-flash"), app_name="app", user_id="user")
+    """
+    async with scripted("gemini", [END]) as provider:
+        agent = program.run(source, provider.base_url)["agent"]
+        before = Client(agent)
+        before.state = state
+        await before.send("Hello")
+        events = await Client(agent).run(runId="look")
+        assert [event["snapshot"] for event in events if event["type"] == "STATE_SNAPSHOT"] == told
+        assert kinds(events)[-1] == "RUN_FINISHED"
+        assert len(provider.requests) == 1
+
+
 async def test_run_config(program: Program) -> None:
     source = """
     from callstream.ag_ui_adk import ADKAgent
