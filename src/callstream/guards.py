@@ -44,9 +44,9 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """``deny``: the tool does not run, and the model is told the reason. ``cut``: the same, and where the tap can ask the
-    model again, the rest of the response is not waited for. ``ask``: a person decides when the call is whole.
-    ``log``: it is written to the log, and nothing else happens.
+    """``deny``: the tool does not run, and the model is told the reason. ``cut``: the same, and the rest of the response is
+    not waited for, where the tap can ask the model again or a gateway says a sentence. ``ask``: a person decides when the
+    call is whole. ``log``: it is written to the log, and nothing else happens.
     """
 
     action: Action

@@ -16,7 +16,7 @@ from google.genai.types import FinishReason
 from callstream.calls import CallState
 from callstream.gateway import GatewaySettings
 from callstream.guards import Rule, Rules, ask
-from callstream.testing import Delay, Finish, Text, ToolCall
+from callstream.testing import Delay, Finish, Parallel, Text, ToolCall, Truncated
 from tests.gateway.gates import NAMES, Gate, awaiting, gate
 from tests.sdks import SDKS, Answer
 from tests.server.serving import run_input, tool_message
@@ -29,6 +29,7 @@ ENDED: dict[str, Any] = {
     "openai_responses": "completed",
     "gemini": FinishReason.STOP,
 }
+CALLS: dict[str, Any] = {**ENDED, "anthropic": "tool_use", "openai_chat": "tool_calls"}
 REFUSED = "write was refused: Do not write keys."
 BAD = ToolCall("write", {"title": "Keys", "content": "sk-abc"})
 GOOD = ToolCall("write", {"title": "Tides", "content": "The moon."})
@@ -93,6 +94,48 @@ async def test_what_no_rule_refuses_is_what_it_would_be_without_guards(wire: str
             answer = await answer_of(gateway, stream=stream)
             told.append((answer.text, calls_of(answer), answer.finish))
     assert told[0] == told[1]
+
+
+CUT = Rules([Rule(name="keys", tool="write", pattern="sk-[a-z]+", action="cut", message="Do not write keys.")])
+ENDLESS = ToolCall("write", {"title": "sk-abc", "content": "The moon. " * 20_000}, size=10)
+"""At the pace of these tests it takes minutes."""
+
+
+@pytest.mark.parametrize("before", [[], [GOOD]], ids=["alone", "after another"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_answer_may_be_cut_where_a_call_is_refused(wire: str, before: list[Any]) -> None:
+    """The provider does not write on, and the SDK has a whole answer."""
+    if before and wire == "openai_chat":
+        return  # a call of that wire is open until the answer ends
+    script = [Text("I write."), *before, ENDLESS, Finish()]
+    pace = {"deltas_per_second": 100, "stream_args_unasked": wire == "gemini"}
+    async with gate(wire, [script], guards=[CUT], **pace) as gateway:
+        answer = await answer_of(gateway)
+        assert (calls_of(answer), "I write." in answer.text) == ([(call.name, call.args) for call in before], True)
+        assert REFUSED in answer.text
+        assert answer.finish == (ENDED[wire] if not before else CALLS[wire])
+        [asked] = gateway.provider.requests
+        async with asyncio.timeout(60):
+            while asked.fate == "open":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert asked.fate == "left"
+        [run] = await gateway.runs()
+        states = [call.state for call in await gateway.callstream.journal.calls(run_id=run.run_id)]
+        assert states[len(before) :] == [CallState.DISCARDED]
+
+
+async def test_an_answer_is_not_cut_while_another_call_is_written() -> None:
+    script = [Parallel([ToolCall("write", {"title": "sk-abc"}), ToolCall("other", {"title": "x" * 400})]), Finish()]
+    async with gate("openai_chat", [script], guards=[CUT], deltas_per_second=100) as gateway:
+        answer = await answer_of(gateway)
+        assert (calls_of(answer), REFUSED in answer.text) == ([("other", {"title": "x" * 400})], True)
+        assert gateway.provider.requests[0].fate == "answered"
+
+
+async def test_what_the_provider_did_not_end_has_no_end_beside_a_refused_call() -> None:
+    async with gate("anthropic", [[Text("I write."), BAD, Truncated()]], guards=[CUT]) as gateway:
+        answer = await answer_of(gateway)
+        assert (calls_of(answer), answer.finish) == ([], None)
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from callstream.wire import provider_of
-from callstream.wire.joining import Joint
+from callstream.wire.joining import Joint, Saying
 from callstream.wire.requests import RefusedCall, Request
 from tests.decoding import sse
 from tests.wire.collapsing import payloads
@@ -100,3 +100,65 @@ def test_a_call_of_anthropic_is_put_back_beside_its_own_response_alone() -> None
     assert counts == [1, 1, 2, 2]
     unanswered = Request("/", json.dumps({"messages": pair("good", {"type": "text", "text": "and?"})}).encode())
     assert provider_of("anthropic").restore(unanswered, [refused]) == []
+
+
+CUT_FRAMES: dict[str, list[dict[str, Any]]] = {
+    "anthropic": [{"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 3, "output_tokens": 1}}}],
+    "openai_chat": [{"id": "c", "created": 1, "model": "gpt", "choices": [{"index": 0, "delta": {"content": "I"}}]}],
+    "openai_responses": [
+        {"type": "response.created", "response": {"id": "r", "usage": None}, "sequence_number": 0},
+        {"type": "response.output_text.delta", "delta": "I", "sequence_number": 4},
+    ],
+    "gemini": [{"candidates": [{"content": {"parts": [{"text": "I"}]}}], "responseId": "g"}],
+}
+CUT_ENDS: dict[tuple[str, bool], list[dict[str, Any]]] = {
+    ("anthropic", is_last): [
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn" if is_last else "tool_use", "stop_sequence": None},
+            "usage": {"input_tokens": 3, "output_tokens": 1},
+        },
+        {"type": "message_stop"},
+    ]
+    for is_last in (True, False)
+}
+CUT_ENDS |= {
+    ("openai_chat", is_last): [
+        {
+            "id": "c",
+            "created": 1,
+            "object": "chat.completion.chunk",
+            "model": "gpt",
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop" if is_last else "tool_calls"}],
+        }
+    ]
+    for is_last in (True, False)
+}
+CUT_ENDS |= {
+    ("gemini", is_last): [{"candidates": [{"index": 0, "finishReason": "STOP"}], "responseId": "g"}]
+    for is_last in (True, False)
+}
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("wire", CUT_FRAMES)
+def test_an_answer_that_was_cut_gets_a_text_and_an_end(wire: str, is_last: bool) -> None:
+    passed = [b"data: " + json.dumps(frame).encode() + b"\n\n" for frame in CUT_FRAMES[wire]]
+    written = joint_of(wire).cut(Saying("No.", is_last), 2, [{"type": "message", "id": "one"}], (passed[0], passed[-1]))
+    assert written.endswith(b"data: [DONE]\n\n") is (wire == "openai_chat")
+    lines = [line[6:] for line in written.splitlines() if line.startswith(b"data: {")]
+    values: list[Any] = [json.loads(line) for line in lines]
+    assert any("No." in json.dumps(value) for value in values)
+    if wire != "openai_responses":
+        assert values[-len(CUT_ENDS[wire, is_last]) :] == CUT_ENDS[wire, is_last]
+        return
+    assert [value["sequence_number"] for value in values] == list(range(5, 5 + len(values)))
+    response = values[-1]["response"]
+    assert (response["id"], response["status"]) == ("r", "completed")
+    assert [item["id"] for item in response["output"]] == ["one", "msg_of_r"]
+
+
+def test_an_answer_of_anthropic_without_a_beginning_is_ended_without_its_usage() -> None:
+    assert b'"usage":{"output_tokens":0}' in joint_of("anthropic").cut(
+        Saying("No.", is_last_word=True), 0, [], (b"", b"")
+    )

@@ -113,11 +113,12 @@ class AskingBody:
         self._is_over = False
         self._ending: asyncio.Future[None] | None = None
         self._second: Any = None
+        self._passed = b"", b""  # the first bytes, and the last that left
         self._first = reading.streamed(*source, on_end=self._first_ended)
         if joint is not None and reading.drops_rejected:
             self._first.drop = joint.drop
         self.loop = self._first.loop
-        may_cut = joint is not None and again.may_ask
+        may_cut = joint is not None and (again.may_ask or reading.says)
         self._stop_looking = reading.run.on_discard(self._look_later) if may_cut else None
 
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
@@ -128,10 +129,12 @@ class AskingBody:
             async for data in chunks:
                 has_refused = has_refused or self._reading.has_refused
                 if not has_refused or data == self._reading.keep_alive:
+                    self._passed = (self._passed[0] or data, data)
                     yield data
                 elif self._joint is None:
                     held.append(data)
                 elif left := self._joint.first(data):
+                    self._passed = (self._passed[0] or left, left)
                     yield left
         error: BaseException | None = None
         try:
@@ -149,6 +152,8 @@ class AskingBody:
 
     def _end_of_first(self, joint: Joint) -> bytes:
         saying = self._reading.said()
+        if saying is not None and self._first.was_cut:
+            return joint.cut(saying, self._reading.next_number, self._reading.items, self._passed)
         return joint.unjoined() if saying is None else joint.say(saying, self._reading.next_number)
 
     async def _ask_again(self) -> AsyncGenerator[bytes, None]:

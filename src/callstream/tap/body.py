@@ -167,6 +167,11 @@ class TappedBody:
         """Whether the SDK has all that was for it."""
         return self._complete.is_set() and not self._outputs and not self._is_judging
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether it was not read to its end, because the rest was of no use."""
+        return self._is_cut
+
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded.
 

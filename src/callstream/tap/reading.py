@@ -359,14 +359,24 @@ class Reading:
         return [*refusals, *nameless] if len(refusals) == len(mine) else []
 
     def is_lost(self) -> bool:
-        """Whether none of the answer's calls can run, and the rest of it is not wanted then."""
+        """Whether none of the answer's calls can run, and the rest of it is not wanted then.
+
+        Where the program gets a sentence in the place of calls, it has those that were whole before.
+        """
         run = self.run
-        refused = [] if self._response.is_over else self.refused()
+        refused = [] if self._response.is_over else self._withheld() if self.says else self.refused()
         return any(run.engine.settings.cut_refused or run.is_cut(each.call_id) for each in refused)
+
+    def _withheld(self) -> list[Refusal]:
+        """The refused calls; none while another is being written."""
+        mine = self._response.call_ids.values()
+        if any(call.is_being_written for call in self.run.calls if call.call_id in mine):
+            return []
+        return self.run.tool_use.withheld(mine)
 
     def said(self) -> Saying | None:
         """What is said in the place of calls that were withheld; None if there are none, or if it is not wanted."""
-        mine = set(self._response.call_ids.values())
+        mine = self._response.call_ids.values()
         withheld = self.run.tool_use.withheld(mine) if self.says and not self.is_paused else []
         if not withheld:
             return None

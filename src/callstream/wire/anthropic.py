@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -363,6 +363,12 @@ class AnthropicJoint(Joint):
         yield {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
         yield {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
         yield {"type": "content_block_stop", "index": index}
+
+    def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
+        delta = {"stop_reason": "end_turn" if finish == "stop" else "tool_use", "stop_sequence": None}
+        usage = (self._begun.get("message") or {}).get("usage") or {"output_tokens": 0}
+        yield {"type": "message_delta", "delta": delta, "usage": usage}
+        yield {"type": "message_stop"}
 
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
         if value.get("type") != "message_delta" or (value.get("delta") or {}).get("stop_reason") != "tool_use":

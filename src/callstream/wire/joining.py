@@ -7,14 +7,15 @@ that was kept back leaves after all.
 
 A joint sees the frames from the first refused call on, and nothing of other answers.
 
-It can also end the first answer with a sentence in the place of the calls that were taken out (``say``).
+It can also end the first answer with a sentence in the place of the calls that were taken out: with the end that the
+provider wrote (``say``), or with one of its own if the answer was cut (``cut``).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from callstream import codec
 from callstream.wire.collapsing import read_json
@@ -36,6 +37,7 @@ class Joint(ABC):
         self._end: list[tuple[Frame, Any]] = []  # frames of the first answer that are kept back, and what they say
         self._dropped: set[str] = set()  # the ids of calls that were taken out
         self._usage: dict[str, Any] = {}  # of the first answer
+        self._begun: dict[str, Any] = {}  # the frame that the first answer began with, if it was cut
 
     def first(self, data: bytes) -> bytes:
         """Bytes of the first answer, without its end."""
@@ -64,6 +66,21 @@ class Joint(ABC):
         """What the second answer ended in, where that was no whole frame."""
         return self._framing.pop_rest()
 
+    def cut(self, saying: Saying, number: int, items: Sequence[Any], passed: tuple[bytes, bytes]) -> bytes:
+        """Text after a first answer that was not read to its end, and an end in the place of its own.
+
+        ``passed``: its first bytes, and the last that left. ``number`` and ``items`` as for ``continue_at``.
+        """
+        first, last = (SseFraming().feed(data) for data in passed)
+        self._begun = next((value for frame in first if isinstance(value := read_json(frame.payload), dict)), {})
+        self._cut_after([value for frame in last if isinstance(value := read_json(frame.payload), dict)])
+        self.continue_at(number, items)
+        values = [*self._speech(saying.text), *self._made_end("stop" if saying.is_last_word else "calls")]
+        return (
+            b"".join(plain_event(self._event_name(value), codec.encode_line(value)) for value in values)
+            + self.made_last
+        )
+
     def say(self, saying: Saying, number: int) -> bytes:
         """Text after the first answer, and its end. ``number`` as for ``continue_at``."""
         rest = self._framing.pop_rest()
@@ -89,6 +106,16 @@ class Joint(ABC):
     @abstractmethod
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
         """The frames of a text that the model has not written."""
+
+    @abstractmethod
+    def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
+        """The frames of an end that the provider has not written. What it used is not known."""
+
+    made_last: ClassVar[bytes] = b""
+    """What follows such an end."""
+
+    def _cut_after(self, values: Sequence[dict[str, Any]]) -> None:  # noqa: B027  # most wires number nothing
+        """The last frames that have left."""
 
     @abstractmethod
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import base64
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -292,6 +292,9 @@ class GeminiJoint(Joint):
 
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
         yield {"candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}]}
+
+    def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
+        yield {**self._begun, "candidates": [{"index": 0, "finishReason": "STOP"}]}
 
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
         return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -365,9 +365,20 @@ class OpenAIChatJoint(Joint):
         ]
         return {**choice, "delta": {**choice["delta"], "tool_calls": moved}}
 
+    made_last = b"data: [DONE]\n\n"
+
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
-        choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-        yield {**self._same, "object": "chat.completion.chunk", "model": self._model, "choices": [choice]}
+        yield self._chunk({"content": text}, None)
+
+    def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
+        yield self._chunk({}, "stop" if finish == "stop" else _CALLS)
+
+    def _cut_after(self, values: Sequence[dict[str, Any]]) -> None:
+        self._first(self._begun)
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return {**self._same, "object": "chat.completion.chunk", "model": self._model, "choices": [choice]}
 
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
         return {**value, "choices": [_ended(choice) for choice in value.get("choices") or []]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -155,11 +155,11 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
         super().__init__(decoder, **settings)
         self._floor: int | None = None  # the last sequence number that left, while later frames may have lower ones
         self._sign_of_life: bytes | None = None
-        self._ended_items: list[Frame] = []
+        self._ended_items: list[Frame | dict[str, Any]] = []  # calls as they left, all else as it came
 
     @property
     def items(self) -> list[Any]:
-        return [read_json(frame.payload)["item"] for frame in self._ended_items]
+        return [each if isinstance(each, dict) else read_json(each.payload)["item"] for each in self._ended_items]
 
     @property
     def keep_alive(self) -> bytes:
@@ -245,6 +245,8 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             numbered = self._numbered(event if call.is_own_tool else self._unified(call, event, item_id))
             leaving.append(super()._passed(frame, changed(event, numbered)))
             self._floor = numbered.get("sequence_number", self._floor)
+            if numbered.get("type") == DONE:
+                self._ended_items.append(numbered["item"])
         return [Output(b"".join(leaving), (call.call_id,))]
 
     def _unified(self, call: ItemCall, event: dict[str, Any], item_id: str | None) -> dict[str, Any]:
@@ -358,7 +360,7 @@ class OpenAIResponsesJoint(Joint):
     def continue_at(self, number: int, items: Sequence[Any] = ()) -> None:
         super().continue_at(number, items)
         if not self._end:  # it was not read to its end
-            self._items = list(items)
+            self._items = self._kept(list(items))
 
     def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if value.get("type") in ENDS:
@@ -397,6 +399,16 @@ class OpenAIResponsesJoint(Joint):
             self._sequence += 1
             yield {**event, "sequence_number": self._sequence}
         self._items = [*self._items, message]
+
+    def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
+        response = {**(self._begun.get("response") or {}), "status": "completed", "output": self._items}
+        self._sequence += 1
+        yield {"type": "response.completed", "response": response, "sequence_number": self._sequence}
+
+    def _cut_after(self, values: Sequence[dict[str, Any]]) -> None:
+        self._response_id = (self._begun.get("response") or {}).get("id")
+        numbers = [value["sequence_number"] for value in values if isinstance(value.get("sequence_number"), int)]
+        self._sequence = max([self._sequence, *numbers])
 
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
         return value
