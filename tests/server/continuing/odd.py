@@ -88,7 +88,8 @@ class OddStage(Stage):
         await self._end_many(servers[1], journal, threads)
         before = {thread: len(await journal.read_whole([f"{thread}-r"])) for thread in threads}
         await asyncio.sleep(5)
-        late = sum(len(await journal.read_whole([f"{thread}-r"])) - before[thread] for thread in threads)
+        after = {thread: len(await journal.read_whole([f"{thread}-r"])) for thread in threads}
+        late = sum(after[thread] - before[thread] for thread in threads)
         self.numbers["written by the former owner"] = late
         self.numbers["former owner serves"] = await self._serves(servers[0], journal)
 
