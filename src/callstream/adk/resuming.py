@@ -84,10 +84,33 @@ class ResumedSessions(BaseSessionService):
             return event
         appended = await super().append_event(session, event)
         await super().append_event(known, appended)
-        if not self._is_stored(appended):
+        while not self._is_stored(appended):
             known_as = self._invocations.get(appended.invocation_id, appended.invocation_id)
-            await self._inner.append_event(stored, appended.model_copy(update={"invocation_id": known_as}))
+            try:
+                await self._inner.append_event(self._stored, appended.model_copy(update={"invocation_id": known_as}))
+            except Exception:
+                if not await self._read_late():
+                    raise
+                continue
+            break
         return appended
+
+    async def _read_late(self) -> bool:
+        """Whether the former owner has stored something since: it was stopped, and has come back in the middle of a write.
+
+        That was done before, too. Services refuse what is appended to a session that has changed, each with an error of its
+        own.
+        """
+        stored = self._stored
+        assert stored is not None, "it was read"
+        found = await self._inner.get_session(app_name=stored.app_name, user_id=stored.user_id, session_id=stored.id)
+        known = {event.id for event in stored.events}
+        late = [] if found is None else [event for event in found.events if event.id not in known]
+        if found is None or not late:
+            return False
+        self._again += late
+        self._stored = found
+        return True
 
     def _is_stored(self, event: Event) -> bool:
         key = _key(event)
@@ -102,7 +125,16 @@ class ResumedSessions(BaseSessionService):
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
-        return await self._inner.create_session(app_name=app_name, user_id=user_id, state=state, session_id=session_id)
+        try:
+            return await self._inner.create_session(
+                app_name=app_name, user_id=user_id, state=state, session_id=session_id
+            )
+        except Exception:
+            # The former owner may have made it meanwhile.
+            found = session_id and await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+            if not found:
+                raise
+            return found
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         return await self._inner.list_sessions(app_name=app_name, user_id=user_id)

@@ -261,3 +261,28 @@ async def test_what_is_stored_is_known_again_in_any_order_of_keys(tmp_path: Path
     assert stored is not None
     assert [event.invocation_id for event in stored.events] == ["e-1", "e-1"]
     assert [event.invocation_id for event in known.events] == ["e-2", "e-2"]
+
+
+async def test_what_a_former_owner_stores_late_counts_as_stored(tmp_path: Path) -> None:
+    """It was stopped for longer than its lease, and comes back in the middle of a write."""
+    service = SqliteSessionService(str(tmp_path / "sessions.db"))
+    key = {"app_name": "app", "user_id": "user", "session_id": "session"}
+
+    def said(text: str, invocation_id: str) -> Event:
+        content = types.Content(role="model", parts=[types.Part(text=text)])
+        return Event(author="writer", invocation_id=invocation_id, content=content)
+
+    session = await service.create_session(**key)
+    resumed = ResumedSessions(service, KeptSession.read(keep_session(session)))
+    assert (await resumed.create_session(**key)).id == "session"
+    known = await resumed.get_session(**key)
+    assert known is not None
+    await service.append_event(session, said("one", "e-1"))
+    await resumed.append_event(known, said("one", "e-2"))
+    await service.append_event(session, said("two", "e-1"))
+    await resumed.append_event(known, said("other", "e-2"))
+    await resumed.append_event(known, said("two", "e-2"))
+    stored = await service.get_session(**key)
+    assert stored is not None
+    assert [event.content.parts[0].text for event in stored.events] == ["one", "two", "other"]
+    assert {event.invocation_id for event in stored.events} == {"e-1"}
