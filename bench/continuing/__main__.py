@@ -213,7 +213,7 @@ async def killed(host: Host, place: Place) -> Outcome:
                 await process.wait()
         after = Counter(line for line in log.read_text().splitlines() if line.endswith("begins"))
         repeated = sum(count - 1 for name, count in after.items() if name in begun)
-        return Outcome(is_finished, model.again, repeated, seconds or 0.0)
+        return Outcome(is_finished, model.again, repeated, seconds if seconds is not None else time.monotonic() - since)
 
 
 def main() -> int:
