@@ -83,9 +83,9 @@ class SyncRun:
         """The call after all its hooks are done."""
         return self._wait(partial(self.run.settled, call_id))
 
-    def execute(self, call_id: str) -> Call:
+    def execute(self, call_id: str, *, is_safe: bool = False) -> Call:
         """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments."""
-        return self._wait(partial(self.run.execute, call_id))
+        return self._wait(partial(self.run.execute, call_id, is_safe=is_safe))
 
     def complete(self, call_id: str, result: Any = None) -> None:
         """The tool has returned."""
