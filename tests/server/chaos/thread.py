@@ -14,6 +14,7 @@ import httpx
 
 from callstream.agui import Conversation
 from callstream.agui.events import encode
+from callstream.errors import Compacted
 from callstream.journal import Journal
 from tests.agui.model import StrictClient
 
@@ -237,6 +238,13 @@ class Undisturbed:
             await asyncio.sleep(0.2)
 
     async def read_more(self) -> None:
+        try:
+            await self._read_runs()
+        except Compacted:  # it stood in a run for longer than its records are kept one by one
+            self._conversation, self._read = Conversation(), {}
+            await self._read_runs()
+
+    async def _read_runs(self) -> None:
         for row in reversed(await self._journal.runs(thread_id=self._thread_id)):
             after = self._read.get(row.run_id, 0)
             if row.outcome is None or after < row.last_seq:
