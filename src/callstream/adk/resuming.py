@@ -87,30 +87,31 @@ class ResumedSessions(BaseSessionService):
         while not self._is_stored(appended):
             known_as = self._invocations.get(appended.invocation_id, appended.invocation_id)
             try:
-                await self._inner.append_event(self._stored, appended.model_copy(update={"invocation_id": known_as}))
+                await self._inner.append_event(stored, appended.model_copy(update={"invocation_id": known_as}))
             except Exception:
-                if not await self._read_late():
+                later = await self._read_late(stored)
+                if later is None:
                     raise
+                stored = later
                 continue
             break
         return appended
 
-    async def _read_late(self) -> bool:
-        """Whether the former owner has stored something since: it was stopped, and has come back in the middle of a write.
+    async def _read_late(self, stored: Session) -> Session | None:
+        """The session, if the former owner has stored something since: it was stopped, and has come back in the middle of a
+        write.
 
         That was done before, too. Services refuse what is appended to a session that has changed, each with an error of its
         own.
         """
-        stored = self._stored
-        assert stored is not None, "it was read"
         found = await self._inner.get_session(app_name=stored.app_name, user_id=stored.user_id, session_id=stored.id)
         known = {event.id for event in stored.events}
         late = [] if found is None else [event for event in found.events if event.id not in known]
         if found is None or not late:
-            return False
+            return None
         self._again += late
         self._stored = found
-        return True
+        return found
 
     def _is_stored(self, event: Event) -> bool:
         key = _key(event)
