@@ -26,6 +26,8 @@ What: TypeAlias = Literal["arguments", "text", "reasoning", "mixed"]
 Maker: TypeAlias = Literal["gemini", "anthropic", "litellm"]
 """google-adk's class for the model; ``litellm`` asks a server that is compatible with OpenAI's."""
 _WIRES: dict[Maker, str] = {"gemini": "gemini", "anthropic": "anthropic", "litellm": "openai_chat"}
+_OPENINGS: dict[Maker, str] = {"gemini": "", "anthropic": '{"content": "', "litellm": '{"content":"'}
+"""What a wire writes of a call's arguments before their first value."""
 _MIXED_SECONDS = 5.0
 """Of a mixed run, before its tool runs and a word ends it."""
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -49,10 +51,10 @@ class Model:
         mixed = int(_MIXED_SECONDS * pace)
         texts = mixed * 7 // 10
         scripts: dict[What, Any] = {
-            "arguments": [_arguments(deltas)],
+            "arguments": [_arguments(deltas, maker)],
             "text": [Text(STAMP * deltas, size=len(STAMP))],
             "reasoning": [Thought(STAMP * deltas, size=len(STAMP))],
-            "mixed": [Text(STAMP * texts, size=len(STAMP)), _arguments(mixed - texts), Finish()],
+            "mixed": [Text(STAMP * texts, size=len(STAMP)), _arguments(mixed - texts, maker), Finish()],
         }
         self._frames = NumberedFrames(_WIRES[maker], scripts[what], "scripted")
         self._ends = NumberedFrames(_WIRES[maker], [Text("Done."), Finish()], "scripted")
@@ -84,8 +86,10 @@ class Model:
         self._writers.discard(writer)
 
 
-def _arguments(deltas: int) -> ToolCall:
-    return ToolCall("write", {"content": STAMP * deltas}, size=len(STAMP))
+def _arguments(deltas: int, maker: Maker) -> ToolCall:
+    """Every delta a stamp: Gemini cuts the value in pieces, the others the JSON text, whose beginning is filled up."""
+    filling = " " * (-len(_OPENINGS[maker]) % len(STAMP))
+    return ToolCall("write", {"content": filling + STAMP * deltas}, size=len(STAMP))
 
 
 class _Writer(asyncio.Protocol):
