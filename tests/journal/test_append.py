@@ -28,6 +28,7 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.journal import Entry, Journal
+from callstream.journal.nats import NatsLog
 from callstream.journal.paired import PairedStore
 
 from .conftest import BACKENDS, Place
@@ -46,8 +47,8 @@ pytestmark = pytest.mark.asyncio
 async def test_one_suite_three_backends_and_each_beside_a_log(place: Place) -> None:
     assert place.backend in BACKENDS
     store = place.journal()._store  # type: ignore[attr-defined]
-    if place.engine is not None:
-        assert type(store) is PairedStore
+    if isinstance(store, PairedStore):
+        assert (place.engine is None) == (type(store._log) is NatsLog)
         store = store._index
     assert type(store).__name__.removesuffix("Store").lower() == place.backend
     assert place.journal().is_persistent == (place.backend != "memory")

@@ -16,7 +16,7 @@ from callstream.journal.rows import prepare
 from callstream.journal.store import StoreAway
 
 from .conftest import PAIRED, WITH_LOG, Place
-from .logs import Engine
+from .logs import Engine, EngineLog
 from .runs import DONE, START, followed, records
 
 pytestmark = [
@@ -75,6 +75,61 @@ async def test_pieces_leave_the_log_when_their_run_is_compacted_or_forgotten(jou
     assert [getattr(record.event, "text", None) for record in await records(journal)] == [None, "ab", None]
     assert await journal.forget(thread="thread") == 2
     assert engine.records == {}
+
+
+async def test_stats_count_what_only_the_log_has(journal: Journal) -> None:
+    await journal.append("r", BEGINNING)
+    for number in range(3):
+        await journal.append("r", [TextAppended("m", str(number))])
+    assert (await journal.stats())["records"] == 7
+    await journal.append("r", [DONE])
+    assert (await journal.stats())["records"] == 8
+
+
+async def test_what_has_lain_in_the_log_for_long_is_settled_in_the_index(
+    place: Place, engine: Engine, journal: Journal
+) -> None:
+    """A run reads the same before, when its pieces lie in both parts, and when they have left the log."""
+    await journal.append("r", BEGINNING)
+    for number in range(3):
+        await journal.append("r", [TextAppended("m", str(number)), ArgsAppended("c", f"{number},")])
+    before, call = await records(journal), await journal.call("c")
+    lines = [record for records in engine.records.values() for record in records]
+    store: Any = journal._store  # type: ignore[attr-defined]
+    await journal._worker.do(store.settle, lines)
+    assert await records(journal) == before
+    assert await journal.call("c") == call
+    await journal._worker.do(store.trim)
+    assert engine.records == {}
+    assert await records(journal) == await journal.read_whole(["r"]) == before
+    assert await journal.call("c") == call
+    await journal.append("r", [TextAppended("m", "z"), CallCompleted("c"), DONE], after=10)
+    await journal.compact("r")
+    await journal._worker.do(store.settle, lines)  # too late: they are in the archive
+    assert [getattr(record.event, "text", None) for record in await records(journal)].count("a012z") == 1
+
+
+async def test_an_append_for_which_the_log_has_no_room_goes_to_the_index(journal: Journal, engine: Engine) -> None:
+    await journal.append("r", BEGINNING)
+    batches = index_commits(journal)
+    await journal.append("r", [TextAppended("m", "x" * EngineLog.room)])
+    assert (len(batches), engine.appends) == (1, 0)
+    assert len(await records(journal)) == 5
+
+
+async def test_the_pieces_of_a_run_that_changes_hands_are_copied_into_the_index(
+    place: Place, engine: Engine, eventually: Callable[..., Any]
+) -> None:
+    gone, alive = place.zombie(), place.journal()
+    await gone.append("r", BEGINNING)
+    await gone.append("r", [TextAppended("m", "b")])
+
+    async def swept() -> bool:
+        return await alive.sweep() == ["r"]
+
+    await eventually(swept)
+    engine.records.clear()
+    assert [record.seq for record in await records(alive)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_what_is_left_in_the_log_of_a_compacted_run_is_not_read_again(journal: Journal, engine: Engine) -> None:

@@ -18,6 +18,7 @@ _EXTRAS = {
     "adk": ("google-adk", "google-genai", "ag-ui-protocol"),
     "server": ("starlette", "uvicorn", "ag-ui-protocol"),
     "postgres": ("asyncpg",),
+    "nats": ("nats-py",),
     "cli": ("rich", "httpx"),
     "sessions": ("sqlalchemy",),
     "telemetry": ("opentelemetry-api",),

@@ -44,7 +44,8 @@ def address(url: str) -> SplitResult:
 def refuse_secret(url: str, variable: str) -> str:
     """The URL, unless it has a password: every process of a machine can read a command line."""
     parts = address(url)
-    if parts.password is not None or "password" in dict(parse_qsl(parts.query)):
+    options = dict(parse_qsl(parts.query))
+    if parts.password is not None or "password" in options or "@" in options.get("log", ""):
         raise misused(
             f"passwords are not accepted on the command line, where other users can read them: set {variable} instead"
         )

@@ -1,16 +1,22 @@
-"""The durable log of runs and calls: in memory, in a SQLite file, or in PostgreSQL."""
+"""The durable log of runs and calls: in memory, in a SQLite file, or in PostgreSQL, there with NATS beside it or alone."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from callstream.errors import MissingExtra, UsageError
 from callstream.journal.housekeeping import Housekeeping, JournalSettings
 from callstream.journal.journal import Journal, history
 from callstream.journal.rows import Entry, RunRow
+from callstream.journal.store import Store
 from callstream.journal.worker import Inline
 
 __all__ = ["Entry", "Housekeeping", "Journal", "JournalSettings", "RunRow", "history", "open_journal"]
+
+
+_LOG_PATIENCE = 15.0
+"""Seconds: servers of a log may take ten to agree on another leader when theirs is gone."""
 
 
 def open_journal(url: str, **settings: Any) -> Journal:
@@ -19,11 +25,15 @@ def open_journal(url: str, **settings: Any) -> Journal:
     ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings
     are those of ``JournalSettings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes
     ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
-    and ``statement_cache_size`` in the URL's query.
+    and ``statement_cache_size`` in the URL's query, and ``log=nats://host,host,host`` for the pieces of live runs in NATS
+    JetStream, with ``log_stream``, ``log_durability``, ``log_monitor`` and ``log_creds``.
     """
     if not isinstance(url, str):
         raise UsageError(f"expected a journal's URL such as sqlite:///file.db, got {url!r}")
     scheme, colon, rest = url.partition(":")
+    url, log_options = _split_log(url)
+    if log_options:
+        settings.setdefault("retry_seconds", _LOG_PATIENCE)
     durability = settings.pop("durability", None)
     try:
         common = JournalSettings(**settings)
@@ -33,6 +43,8 @@ def open_journal(url: str, **settings: Any) -> Journal:
         raise UsageError(f"expected memory:, sqlite:///file.db or postgresql://…, got {url!r}")
     if durability is not None and scheme != "sqlite":
         raise UsageError(f"durability= is a setting of SQLite's journal, not of {scheme}")
+    if log_options and scheme not in ("postgresql", "postgres"):
+        raise UsageError(f"log= goes with a journal in PostgreSQL, not with {scheme}:")
     match scheme:
         case "memory":
             from callstream.journal.memory import MemoryStore, tables_named
@@ -42,26 +54,47 @@ def open_journal(url: str, **settings: Any) -> Journal:
             from callstream.journal.sqlite import SqliteStore, sqlite_path
 
             path, options = sqlite_path(url)
-            store = SqliteStore(
+            file = SqliteStore(
                 path,
                 durability=durability or options.get("durability", "process"),  # type: ignore[arg-type]  # checked
                 busy_seconds=min(0.25, common.retry_seconds),  # the journal tries again
                 lease_ttl=common.lease_ttl,
                 migrate=common.migrate,
             )
-            return Journal(store, common)
+            return Journal(file, common)
         case "postgresql" | "postgres":
             try:
                 from callstream.journal.postgres import PostgresStore, address
             except ModuleNotFoundError as error:
                 raise MissingExtra("a PostgreSQL journal needs asyncpg", "postgres", error) from error
-            return Journal(
-                PostgresStore(
-                    address(url), patience=common.retry_seconds, lease_ttl=common.lease_ttl, migrate=common.migrate
-                ),
-                common,
+            store = PostgresStore(
+                address(url), patience=common.retry_seconds, lease_ttl=common.lease_ttl, migrate=common.migrate
             )
+            return Journal(_with_log(store, log_options, common) if log_options else store, common)
         case _:  # the rest of the URL may hold a password
             raise UsageError(
                 f"expected memory:, sqlite:///file.db or postgresql://…, got a URL that begins with {scheme + ':'!r}"
             )
+
+
+def _split_log(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without what it says of the log, and that."""
+    base, _, query = url.partition("?")
+    options = parse_qsl(query, keep_blank_values=True)
+    log = {name: value for name, value in options if name == "log" or name.startswith("log_")}
+    if not log:
+        return url, {}
+    if "log" not in log:
+        raise UsageError(f"{', '.join(log)} says something of a log, and log= names none")
+    rest = urlencode([(name, value) for name, value in options if name not in log], safe="/")
+    return f"{base}?{rest}" if rest else base, log
+
+
+def _with_log(index: Store, options: dict[str, str], common: JournalSettings) -> Store:
+    try:
+        from callstream.journal.nats import NatsLog, nats_address
+    except ModuleNotFoundError as error:
+        raise MissingExtra("a log in NATS needs nats-py", "nats", error) from error
+    from callstream.journal.paired import PairedStore
+
+    return PairedStore(index, NatsLog(nats_address(options), patience=common.retry_seconds))

@@ -118,14 +118,22 @@ class Housekeeper:
             await self.sweep()
         if duties.compact_after is not None:
             while due := await self._store.due(duties.compact_after):
-                for run_id in due:
-                    try:
-                        await self.compact(run_id)
-                    except UsageError:
-                        pass  # it was erased meanwhile
-                    await asyncio.sleep(0)  # appends go first
+                await self._compact_all(due)
         if duties.retain is not None:
             await self.forget(forget_filter(time.time() - duties.retain, None, None))
+
+    async def compact_own(self) -> None:
+        """What this process had better compact itself, whoever has the duties."""
+        if self._duties is not None and self._duties.compact_after is not None:
+            await self._compact_all(await self._store.own_due(self._duties.compact_after))
+
+    async def _compact_all(self, run_ids: list[str]) -> None:
+        for run_id in run_ids:
+            try:
+                await self.compact(run_id)
+            except UsageError:
+                pass  # it was erased meanwhile
+            await asyncio.sleep(0)  # appends go first
 
     async def sweep(self) -> list[str]:
         swept: list[str] = []

@@ -2,20 +2,28 @@
 
 A store is an index: runs, calls, threads, leases, ended runs, and every record that changes one of these. It keeps the
 pieces too, nearly all of what is written, unless a ``Log`` beside it does: then a batch of nothing but pieces never
-touches the index. Any record of a live run may lie in either, an append as a whole in one of them, and the run is both,
-ordered by number. Pieces are in the log before the index gets a later record of their run, so nothing has to be committed
-in two places at once: a number that is missing in what was read of both is one that was written meanwhile.
+touches the index. Any record of a live run may lie in either, an append as a whole, and the run is both, ordered by
+number.
+
+A writer has a part of the log for itself. When a run changes hands its pieces are copied into the index, so the rest is in
+the part of its owner and nowhere else; and what has lain in the log for long is copied there, too.
+
+Pieces are in the log before the index gets a later record of their run, so nothing has to be committed in two places at
+once: a number that is missing in what was read of both is one that was written meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from callstream.journal.rows import RecordColumns
 
 Heard: TypeAlias = Callable[[Iterable[int] | None], object]
 """Called with the keys of runs to which another writer has appended; with None when some of that may have been missed."""
+
+
+Settle: TypeAlias = Callable[[Sequence[RecordColumns]], Awaitable[None]]
 
 
 class Log(Protocol):
@@ -26,6 +34,11 @@ class Log(Protocol):
 
     where: str
     is_persistent: bool
+
+    @property
+    def room(self) -> int:
+        """How much text an append may bring at most, in characters."""
+        ...
 
     async def open(self, writer: str, heard: Heard) -> None: ...
 
@@ -38,22 +51,52 @@ class Log(Protocol):
         """Takes this writer's turn anew: what it had under way is in the log now, or is refused when it comes."""
 
     async def append(self, records: Sequence[RecordColumns]) -> None:
-        """Adds all of them or none, durably. Raises Stale, with nothing added, if somebody has taken the turn since."""
+        """Adds all of them or none, durably. Raises Stale, with nothing added, if somebody has taken the turn since.
+
+        Those of a run stand together.
+        """
 
     async def fence(self, writers: Collection[str]) -> None:
         """Takes the turn from writers that are dead. What they append from now on is refused."""
 
-    async def last(self, run_keys: Collection[int]) -> Mapping[int, tuple[int, int]]:
-        """Number and time of the last record of those of the runs that have any here."""
+    async def last(self, owners: Mapping[int, str]) -> Mapping[int, tuple[int, int]]:
+        """Number and time of the last record of those of the runs that have any here, by run and the writer that owns it."""
         ...
 
-    async def read(self, run_key: int, after: int, limit: int | None) -> Sequence[RecordColumns]:
-        """The first so many records of a run after that number, in order."""
+    async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
+        """The first so many records of a run after that number, in order, as its owner has written them.
+
+        What was appended before this is asked is among them.
+        """
         ...
+
+    def at_hand(self, run_key: int, writer: str, after: int, limit: int) -> Sequence[RecordColumns]:
+        """Records that follow on that number without a gap, as far as they were heard here; there may be more."""
+        ...
+
+    async def listen(self, writer: str) -> None:
+        """Has ``heard`` called for what that writer appends from now on, until ``trim`` is told otherwise."""
 
     async def erase(self, run_keys: Collection[int]) -> None:
-        """Of runs that have ended: their records lie in the index now, or have been forgotten."""
+        """Of runs that have ended, once their records lie in the index or have been forgotten there."""
+
+    async def trim(self, settle: Settle, followed: Collection[str]) -> None:
+        """Called every few seconds: gives back the room of what was erased.
+
+        What this writer has kept here for long is given to ``settle``, which puts it into the index, and is erased then.
+        ``followed``: the writers whose runs are followed here.
+        """
+
+    async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
+        """Erases all of writers that are not kept. Which those are is asked after it is known what there is."""
 
     async def stored_bytes(self) -> int:
         """How much room it takes."""
+        ...
+
+    def figures(self) -> dict[str, float]:
+        """Of this process since it has opened the log: ``batches`` and ``records`` that it has appended, how many batches
+        were ``refused`` because somebody had taken its turn, and ``lag_seconds``, the age of the oldest piece that it still
+        has here.
+        """
         ...

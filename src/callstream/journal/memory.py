@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -24,6 +24,7 @@ from callstream.journal.plan import Append, CallChange, Held, Plan, RunChange, R
 from callstream.journal.rows import (
     NOWHERE,
     Kind,
+    RecordColumns,
     RunRow,
     Source,
     Stored,
@@ -263,6 +264,9 @@ class MemoryStore:
             await self._writer.erase([run_key])
             return True
 
+    async def own_due(self, age: float) -> list[str]:
+        return []
+
     async def due(self, age: float) -> list[str]:
         before = time.time() - age
         with self._lock:
@@ -393,6 +397,16 @@ class MemoryStore:
             call.result = news.result or call.result
         tables.writes += 1
 
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        with self._lock:
+            for key, seq, at_ms, number, call, kind, body in records:
+                run = self._tables.keys.get(key)
+                if run is None or run.compacted or run.lines(seq, seq):
+                    continue
+                line = Stored(seq, at_ms, number, call, kind, body, run.sources[number].message_id)
+                insort(run.log, line, key=_seq)
+                run.row = msgspec.structs.replace(run.row, last_seq=max(seq, run.row.last_seq))
+
     @staticmethod
     def _end(run: _Run, change: RunChange | None, last_seq: int) -> None:
         """The run's row after its last record; with a change that ends it, its end too."""
@@ -469,11 +483,16 @@ class MemoryStore:
                     run.key,
                     run.row.started_at,
                     run.compacted,
+                    run.writer,
                     dict(run.sources),
                     {call.number: call.row.call_id for call in run.calls},
                 )
                 for run in runs
             ]
+
+    async def writers(self) -> set[str]:
+        with self._lock:
+            return {run.writer for run in self._tables.runs.values() if not run.compacted} | {*self._alive()}
 
     async def log(self, run_id: str) -> RunLog | None:
         with self._lock:
@@ -503,7 +522,7 @@ class MemoryStore:
                 "runs": len(runs),
                 "active_runs": len(active),
                 "calls": len(self._tables.calls),
-                "records": sum(len(run.log) for run in runs),
+                "records": sum(len(run.log) if run.compacted else run.row.last_seq for run in runs),
                 "live_writers": len(alive),
                 "orphaned_runs": sum(run.writer not in alive for run in active),
                 "stored_bytes": sum(len(line.body) for run in runs for line in run.log),

@@ -7,15 +7,18 @@ index has seen of a run is complete; a number that is missing even so belongs to
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import msgspec
 
 from callstream.calls import Call
-from callstream.errors import CallstreamError
-from callstream.events import Record
+from callstream.errors import CallstreamError, JournalError
+from callstream.events import Record, RunEnded
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.heads import Heads
 from callstream.journal.log import Log
@@ -35,7 +38,14 @@ from callstream.journal.store import (
 )
 from callstream.journal.whole import WholeRun
 
+_log = logging.getLogger("callstream.journal")
 _TRIES = 5
+_TRIM_SECONDS = 5.0
+_DEAD_SECONDS = 60.0
+_DEAD = "callstream log"
+"""The duty of erasing what dead writers left in the log."""
+_OTHERS_SHARE = 0.5
+"""How much longer a run waits to be compacted by another process than its own, which has it at hand."""
 
 
 class PairedStore:
@@ -48,18 +58,19 @@ class PairedStore:
         self._index = index
         self._log = log
         self._has_turn = False
+        self._ended: deque[tuple[float, str]] = deque()
+        """When, and which of the own runs."""
         self.where = f"{index.where} with {log.where}"
         self.is_persistent = index.is_persistent and log.is_persistent
         self.reader = PairedReader(index.reader, log, self.where)
         self.migrate = index.migrate
         self.renew = index.renew
         self.hold = index.hold
-        self.watch = index.watch
         self.sweep = index.sweep
         self.adopt = index.adopt
         self.release_gone = index.release_gone
         self.archive = index.archive
-        self.due = index.due
+        self.settle = index.settle
         self.forget = index.forget
         self.restore = index.restore
         self.keep_forgotten = index.keep_forgotten
@@ -69,7 +80,7 @@ class PairedStore:
     async def open(self, writer: Writer, followers: Followers) -> None:
         self._writer = writer
         self._followers = followers
-        self.reader.remembered.followed = followers.runs
+        self.reader.follow(followers)
         await self._log.open(writer.name, self._heard)
         writer.log = self._log
         try:
@@ -85,6 +96,42 @@ class PairedStore:
     async def check(self) -> None:
         await self._index.check()
         await self._log.check()
+
+    async def watch(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._index.watch())
+            tasks.create_task(self._tend())
+
+    async def _tend(self) -> None:
+        """Erases what need not lie in the log any more, until it is cancelled."""
+        complaint = ""
+        looks_at = time.monotonic() + _DEAD_SECONDS
+        while True:
+            await asyncio.sleep(_TRIM_SECONDS)
+            try:
+                await self.trim()
+                if time.monotonic() >= looks_at:
+                    looks_at = time.monotonic() + _DEAD_SECONDS
+                    if await self._index.hold(_DEAD, 2 * _DEAD_SECONDS):
+                        await self._log.trim_dead(self._index.reader.writers)
+                complaint = ""
+            except StoreAway:
+                pass  # the next time will do
+            except JournalError as error:
+                if complaint != (complaint := str(error)):
+                    _log.warning("the log could not be trimmed, trying again: %s", complaint)
+
+    async def trim(self) -> None:
+        await self._log.trim(self._index.settle, self.reader.followed_writers())
+
+    async def due(self, age: float) -> list[str]:
+        return await self._index.due(age * (1 + _OTHERS_SHARE))
+
+    async def own_due(self, age: float) -> list[str]:
+        due: list[str] = []
+        while self._ended and self._ended[0][0] <= time.monotonic() - age:
+            due.append(self._ended.popleft()[1])
+        return due
 
     async def commit(self, batch: Sequence[Append]) -> Committed:
         for _ in range(_TRIES):
@@ -104,7 +151,7 @@ class PairedStore:
             await self._log.take_turn()
             self._has_turn = True
         plan = Plan(batch, memory, time.time())
-        others = plan.add_pieces()
+        others = plan.add_pieces(self._log.room)
         pieces = plan.changed_runs(self._followers.runs())
         if plan.changed:
             await self._log.append(plan.records)
@@ -117,6 +164,9 @@ class PairedStore:
             raise
         for place, outcome in zip(others, rest.outcomes, strict=True):
             plan.outcomes[place] = outcome
+            rows = batch[place].rows
+            if rows and isinstance(outcome, int) and isinstance(rows[-1].event, RunEnded):
+                self._ended.append((time.monotonic(), batch[place].run_id))
         changed = {run_id: list(records) for run_id, records in rest.changed.items()}
         for run_id, records in pieces.items():
             # Without records its followers read, and then they read all.
@@ -144,6 +194,8 @@ class PairedReader:
         self._log = log
         self._where = where
         self.remembered: Heads[Head] = Heads()
+        self._followed: Callable[[], Set[str]] = frozenset
+        self.writers = index.writers
         self.calls = index.calls
         self.taken = index.taken
         self.has_forgotten = index.has_forgotten
@@ -151,12 +203,24 @@ class PairedReader:
         self.run_sizes = index.run_sizes
         self.forgotten = index.forgotten
 
+    def follow(self, followers: Followers) -> None:
+        self._followed = self.remembered.followed = followers.runs
+
+    def followed_writers(self) -> set[str]:
+        heads = [self.remembered.get(run_id) for run_id in self._followed()]
+        return {head.writer for head in heads if head is not None}
+
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
+        head = self.remembered.get(run_id)
+        if head is not None and (rows := self._log.at_hand(head.key, head.writer, after, limit)):
+            return Page(await self._records(head, rows), ended=False)  # which nothing but a piece can be
         for _ in range(_TRIES):
             # The head is remembered before the log is read: a notice that comes after this finds its run.
             head = self.remembered.get(run_id) or await self._head(run_id)
             if head is None:
                 return None
+            if not head.compacted and run_id in self._followed():
+                await self._log.listen(head.writer)
             page = await self._index.page(run_id, after, limit, is_first)
             if page is None or isinstance(page, Folded) or page.compacted:
                 self.remembered.forget(run_id)
@@ -176,10 +240,13 @@ class PairedReader:
             for record in await self._index.read_whole(run_ids, merged=False):
                 found.setdefault(record.run_id, []).append(record)
             live = [head for head in heads if not head.compacted]
+            is_whole = True
             for head in live:
-                found[head.run_id], _ = _merge(found[head.run_id], await self._pieces(head, 0, None), 0)
-            now = {head.key for head in await self._index.heads([head.run_id for head in live]) if not head.compacted}
-            if now == {head.key for head in live}:
+                pieces = await self._pieces(head, 0, None)
+                found[head.run_id], has_all = _merge(found[head.run_id], pieces, 0)
+                is_whole &= has_all
+            now = [head for head in await self._index.heads([head.run_id for head in live]) if not head.compacted]
+            if is_whole and {(head.key, head.writer) for head in now} == {(head.key, head.writer) for head in live}:
                 return [record for run_id in run_ids for record in found.get(run_id, ())]
         raise self._torn(", ".join(run_ids))
 
@@ -191,20 +258,27 @@ class PairedReader:
         found = await self._index.call_log(call_id)
         if found is None:
             return None
-        rows = await self._log.read(found.run_key, found.first_seq, None)
-        heads = await self._index.heads([found.call.run_id or ""])
-        if not heads or heads[0].compacted:
-            return await self._index.call_log(call_id)  # which has all of it, if it is there
-        pieces = [(seq, kind, body) for _, seq, _, _, call, kind, body in rows if call == found.number]
-        return found._replace(rows=sorted([*found.rows, *pieces]))
+        for _ in range(_TRIES):
+            heads = await self._index.heads([found.call.run_id or ""])
+            if not heads or heads[0].compacted:
+                return await self._index.call_log(call_id)  # which has all of it, if it is there
+            rows = await self._log.read(found.run_key, heads[0].writer, found.first_seq, None)
+            found = await self._index.call_log(call_id)
+            if found is None:
+                return None
+            if await self._still(heads[0]):
+                pieces = [(seq, kind, body) for _, seq, _, _, call, kind, body in rows if call == found.number]
+                return found._replace(rows=sorted({*found.rows, *pieces}))
+        raise self._torn(f"call {call_id!r}")
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
         rows = await self._index.runs(wanted, limit)
         active = [row.run_id for row in rows if row.outcome is None]
         if not active:
             return rows
-        keys = {head.run_id: head.key for head in await self._index.heads(active)}
-        last = await self._log.last(list(keys.values()))
+        heads = await self._index.heads(active)
+        keys = {head.run_id: head.key for head in heads}
+        last = await self._log.last({head.key: head.writer for head in heads})
         return [
             msgspec.structs.replace(row, last_seq=max(row.last_seq, last.get(keys[row.run_id], (0, 0))[0]))
             if row.outcome is None and row.run_id in keys
@@ -216,31 +290,48 @@ class PairedReader:
         found = await self._index.log(run_id)
         if found is None or not found.ended or found.compacted:
             return found
-        pieces = await self._log.read(found.run_key, 0, None)
         heads = await self._index.heads([run_id])
-        if not heads or heads[0].compacted:
-            return await self._index.log(run_id)
+        pieces = await self._log.read(found.run_key, heads[0].writer, 0, None) if heads else ()
+        found = await self._index.log(run_id)
+        if found is None or found.compacted or not heads:
+            return found
         sources = heads[0].sources
         rows = list(found.rows)
+        stored = {row.seq for row in rows}
         for _, seq, at_ms, source, call, kind, body in pieces:
-            rows.append(Stored(seq, at_ms, source, call, kind, body, sources[source].message_id))
+            if seq not in stored:
+                rows.append(Stored(seq, at_ms, source, call, kind, body, sources[source].message_id))
         rows.sort()
         if [row.seq for row in rows] != list(range(1, len(rows) + 1)):
             raise self._torn(run_id)
         return found._replace(rows=rows)
 
     async def stats(self) -> dict[str, Any]:
-        """``records`` counts those of a run that goes on up to the last one in the index."""
         stats = await self._index.stats()
-        return {**stats, "stored_bytes": stats["stored_bytes"] + await self._log.stored_bytes()}
+        active = {row.run_id: row.last_seq for row in await self._index.runs(RunFilter(active=True), None)}
+        heads = await self._index.heads(list(active))
+        last = await self._log.last({head.key: head.writer for head in heads})
+        later = [last[head.key][0] - active[head.run_id] for head in heads if head.key in last]
+        return {
+            **stats,
+            "records": stats["records"] + sum(max(0, more) for more in later),
+            "stored_bytes": stats["stored_bytes"] + await self._log.stored_bytes(),
+            "log": self._log.figures(),
+        }
 
     async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
         for _ in range(_TRIES):
             runs = await self._index.whole_runs(run_keys)
-            pieces = {run.key: await self._log.read(run.key, 0, None) for run in runs if not run.compacted}
-            now = await self._index.whole_runs(list(pieces)) if pieces else ()
-            if not any(run.compacted for run in now) and len(now) == len(pieces):
-                return [_with_pieces(run, pieces.get(run.key, ())) for run in runs]
+            open_runs = [run for run in runs if not run.compacted]
+            heads = {head.key: head for head in await self._index.heads([run.run_id for run in open_runs])}
+            pieces = {key: await self._log.read(key, head.writer, 0, None) for key, head in heads.items()}
+            # What was settled meanwhile was not in the first answer, and need not be in the log any more.
+            now = await self._index.whole_runs([run.key for run in open_runs]) if open_runs else ()
+            found = {run.key: run for run in [*runs, *now]}
+            if len(now) == len(open_runs) and not any(run.compacted for run in now):
+                whole = [_with_pieces(found[run.key], pieces.get(run.key, ())) for run in runs]
+                if all(run.compacted or not run.last_seq or len(run.records) == run.last_seq for run in whole):
+                    return whole
         raise self._torn(f"{len(run_keys)} runs")
 
     async def _head(self, run_id: str) -> Head | None:
@@ -249,12 +340,14 @@ class PairedReader:
         return None
 
     async def _still(self, head: Head) -> bool:
-        """Whether the run is what it was: if not, its log may have been erased."""
+        """Whether the run is what it was: if not, its log may have been erased, or lie in another part."""
         now = await self._head(head.run_id)
-        return now is not None and now.key == head.key and not now.compacted
+        return now is not None and now.key == head.key and now.writer == head.writer and not now.compacted
 
     async def _pieces(self, head: Head, after: int, limit: int | None) -> list[Record]:
-        rows = await self._log.read(head.key, after, limit)
+        return await self._records(head, await self._log.read(head.key, head.writer, after, limit))
+
+    async def _records(self, head: Head, rows: Sequence[RecordColumns]) -> list[Record]:
         if any(
             source not in head.sources or (call and call not in head.call_ids) for _, _, _, source, call, _, _ in rows
         ):
@@ -274,13 +367,15 @@ def _record(head: Head, row: RecordColumns) -> Record:
 
 
 def _with_pieces(run: WholeRun, pieces: Sequence[RecordColumns]) -> WholeRun:
-    records = [(seq, at_ms, source, call, kind, body, None) for _, seq, at_ms, source, call, kind, body in pieces]
-    return msgspec.structs.replace(run, records=sorted([*run.records, *records]))
+    stored = {record[0] for record in run.records}
+    more = [(*columns, None) for _, *columns in pieces if columns[0] not in stored]
+    return msgspec.structs.replace(run, records=sorted([*run.records, *more]))
 
 
 def _merge(stored: Sequence[Record], pieces: Sequence[Record], after: int) -> tuple[list[Record], bool]:
     """The records after that number up to the first that is missing, and whether that is all of them."""
-    both = sorted([*stored, *pieces], key=lambda record: record.seq)
+    found = {record.seq: record for record in [*pieces, *stored]}  # settled pieces are in both
+    both = [found[seq] for seq in sorted(found)]
     for place, record in enumerate(both):
         if record.seq != after + 1 + place:
             return both[:place], False

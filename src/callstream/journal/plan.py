@@ -411,6 +411,8 @@ def _change(calls: dict[str, CallChange], held: Held, event: CallEvent, state: C
             pass
 
 
+_AROUND = 40
+"""What a record is counted for beside its text, where there is limited room."""
 MAX_KEPT = 64 * 1024
 """Records with more text than that are not handed to followers in memory: they read them."""
 
@@ -469,17 +471,25 @@ class Plan:
             found[run.run_id].append(Record(run.run_id, seq, at, event, source.response_id, source.author))
         return found
 
-    def add_pieces(self) -> Sequence[int]:
+    def add_pieces(self, room: int | None = None) -> Sequence[int]:
         """Plans the appends that bring nothing but pieces, which are nearly all; returns the places of the others.
 
-        An append that comes after one of the others of its run waits with it.
+        An append that comes after one of the others of its run waits with it. ``room``: how much text there may be in all;
+        one for which there is none is among the others.
         """
         others: list[int] = []
         waiting: set[str] = set()
         runs = self._memory.runs
         for place, append in enumerate(self._batch):
             run = runs.get(append.run_id)
-            if run is None or append.run_id in waiting or not self._add_pieces(append, run):
+            if room is not None:
+                room -= sum([len(row.body) + _AROUND for row in append.rows])
+            if (
+                run is None
+                or append.run_id in waiting
+                or (room is not None and room < 0)
+                or not self._add_pieces(append, run)
+            ):
                 waiting.add(append.run_id)
                 others.append(place)
             else:

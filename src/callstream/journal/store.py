@@ -34,7 +34,16 @@ from callstream.events import (
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.log import Log
 from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
-from callstream.journal.rows import Row, RunRow, Source, Stored, known_events, prepare, whole_completion
+from callstream.journal.rows import (
+    RecordColumns,
+    Row,
+    RunRow,
+    Source,
+    Stored,
+    known_events,
+    prepare,
+    whole_completion,
+)
 from callstream.journal.whole import RunSize, WholeRun
 
 _MORE = 10
@@ -94,6 +103,9 @@ class Tables(Protocol):
     async def write(self, plan: Plan) -> None:
         """Raises Stale if anything is not as it was when the plan was made."""
 
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        """Puts pieces here that lie in the log, but for those that are here and those of compacted or erased runs."""
+
 
 class Writer:
     """One process, with its memory of the runs that it owns. If the transaction fails the memory must be cleared.
@@ -149,6 +161,7 @@ class Writer:
             elif run_id is None:
                 self._others.add(run.run_id)  # it need not be read again and again
         if mine:
+            await self._settle(tables, mine)
             await tables.take_over([run.key for run in mine])
         return [run.run_id for run in mine]
 
@@ -176,6 +189,7 @@ class Writer:
         plan = Plan(appends, memory, now)
         named = {held.call_id: held for calls in resumed.values() for held in calls}
         plan.add_others(range(len(appends)), named, taker=self.name)
+        await self._settle(tables, lost[:limit])
         await tables.write(plan)
         return [run.run_id for run in plan.changed]
 
@@ -202,6 +216,12 @@ class Writer:
         if self.log is not None and run_keys:
             await self.log.erase(run_keys)
 
+    async def _settle(self, tables: Tables, runs: Iterable[RunFacts]) -> None:
+        """Brings the pieces of runs that change hands to the tables: the log has them in their owner's part."""
+        if self.log is not None:
+            for run in runs:
+                await tables.settle(await self.log.read(run.key, run.writer or "", 0, None))
+
     async def _orphans(self, tables: Tables, limit: int, run_id: str | None = None) -> Sequence[RunFacts]:
         found = list(await tables.orphans(limit, run_id))
         if self.log is not None and found:
@@ -211,7 +231,7 @@ class Writer:
     async def _with_last(self, found: Iterable[RunFacts]) -> Sequence[RunFacts]:
         """Those runs with their last number, which only the log may know."""
         facts = list(found)
-        live = [run.key for run in facts if run.epoch and not run.ended]
+        live = {run.key: run.writer or "" for run in facts if run.epoch and not run.ended}
         if self.log is None or not live:
             return facts
         last = await self.log.last(live)
@@ -230,7 +250,7 @@ class Writer:
         run, first, last = repeat.run, repeat.first, repeat.last
         stored = await tables.rows(run.key, first, last)
         if self.log is not None and stored is not None and not stored:
-            rows = await self.log.read(run.key, first - 1, last - first + 1)
+            rows = await self.log.read(run.key, run.writer, first - 1, last - first + 1)
             stored = [(kind, body) for _, seq, _, _, _, kind, body in rows if seq <= last]
         if not isinstance(run.refusal, LeaseLost) if stored is None else same_rows(append, stored):
             return last
@@ -465,12 +485,16 @@ def _given(wanted: RunFilter | CallFilter) -> dict[str, Any]:
 
 
 class Head(msgspec.Struct, frozen=True):
-    """A run's number, and what numbers in its records mean. These never change; more may come while the run goes on."""
+    """A run's number, and what numbers in its records mean. These never change; more may come while the run goes on.
+
+    ``writer``: the process that owns it, whose part of the log has its pieces; empty when the run is compacted.
+    """
 
     run_id: str
     key: int
     started_at: float
     compacted: bool
+    writer: str
     sources: dict[int, Source]
     call_ids: dict[int, str]
 
@@ -524,6 +548,10 @@ class StoreReader(Protocol):
         ...
 
     async def log(self, run_id: str) -> RunLog | None: ...
+
+    async def writers(self) -> set[str]:
+        """Those that are alive, and those that have runs which are not compacted."""
+        ...
 
     async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
         """The first so many runs with keys after that one, up to the last one, in the order of their keys."""
@@ -603,6 +631,13 @@ class Store(Protocol):
     async def due(self, age: float) -> list[str]:
         """Some runs that ended longer ago than that and are not compacted."""
         ...
+
+    async def own_due(self, age: float) -> list[str]:
+        """Those that this process has ended and had better compact itself. One process does so for all others."""
+        ...
+
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        """See ``Tables``."""
 
     async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
         """Erases up to so many of those runs and returns their ids. They have ended: the filter says so.

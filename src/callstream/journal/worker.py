@@ -251,6 +251,7 @@ class JournalThread:
         of a lease to come back before this one takes their runs.
         """
         may_sweep = self.may_judge
+        await self._housekeeper.compact_own()
         if await self._store.hold(_HOUSEKEEPING, period * 3):
             await self._housekeeper.do_duties(may_sweep=may_sweep)
 

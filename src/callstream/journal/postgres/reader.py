@@ -110,7 +110,10 @@ class PostgresReader:
     async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
         async with self._link.reading() as connection:
             rows = await connection.fetch(self._sql["read_run_heads"], list(run_ids))
-            heads = {key: Head(run_id, key, at, compacted, {0: NOWHERE}, {}) for run_id, key, at, compacted in rows}
+            heads = {
+                key: Head(run_id, key, started_at, compacted, writer, {0: NOWHERE}, {})
+                for run_id, key, started_at, compacted, writer in rows
+            }
             for key, number, *source in await connection.fetch(self._sql["read_sources"], list(heads)):
                 heads[key].sources[number] = Source(*source)
             for key, number, call_id in await connection.fetch(self._sql["read_call_ids"], list(heads)):
@@ -127,6 +130,10 @@ class PostgresReader:
                 return RunLog(key, ended, compacted)
             rows = await connection.fetch(self._sql["log_of_run"], key, timeout=LONG_SECONDS)
         return RunLog(key, True, False, [Stored(*columns) for columns in rows])
+
+    async def writers(self) -> set[str]:
+        async with self._link.reading() as connection:
+            return {row[0] for row in await connection.fetch(self._sql["read_writers"])}
 
     async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
         async with self._link.reading() as connection:

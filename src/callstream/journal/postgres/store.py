@@ -30,7 +30,7 @@ from callstream.journal.follow import Followers
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, PostgresWatch, failure
 from callstream.journal.postgres.reader import PostgresReader
-from callstream.journal.rows import Source, Stored, json_text
+from callstream.journal.rows import RecordColumns, Source, Stored, json_text
 from callstream.journal.sql import queries, schema
 from callstream.journal.store import (
     SCHEMA_VERSION,
@@ -116,6 +116,13 @@ class PostgresTables:
             raise
         if self.turn is not None:
             self.turn += 1
+
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        """Locks the runs against being compacted meanwhile."""
+        if records:
+            keys = list({record[0] for record in records})
+            live = [row[0] for row in await self._connection.fetch(self._sql["lock_live"], keys)]
+            await self._connection.execute(self._sql["settle"], *zip(*records, strict=True), live)
 
     def _notices(self, plan: Plan) -> list[str]:
         if not self._channel:
@@ -344,6 +351,13 @@ class PostgresStore:
         await connection.execute(self._sql["mark_compacted"], run_key)
         await connection.execute(self._sql["delete_live"], [run_key])
 
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        async with self._link.reading() as connection, connection.transaction():
+            await PostgresTables(connection, self._sql, self._writer.name, "", None).settle(records)
+
+    async def own_due(self, age: float) -> list[str]:
+        return []
+
     async def due(self, age: float) -> list[str]:
         async with self._link.reading() as connection:
             return [row[0] for row in await connection.fetch(self._sql["compactable_runs"], age, 50)]
@@ -352,11 +366,11 @@ class PostgresStore:
         query, values = self.reader.build_query("forgettable_runs", wanted.conditions(), limit)
         async with self._link.reading() as connection, connection.transaction():
             rows = await connection.fetch(query, *values)
-            await self._writer.erase([row[0] for row in rows])
             if for_good:
                 marks = {forgotten_mark(thread_id, principal) for _, _, thread_id, principal in rows}
                 await connection.execute(self._sql["insert_forgotten"], list(marks))
             await self._delete(connection, [row[0] for row in rows])
+        await self._writer.erase([row[0] for row in rows])
         return [row[1] for row in rows]
 
     async def _delete(self, connection: Any, run_keys: Sequence[int]) -> None:
@@ -366,7 +380,6 @@ class PostgresStore:
     async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
         keys = [*gone, *(run.key for run in runs)]
         async with self._link.reading() as connection, connection.transaction():
-            await self._writer.erase(keys)
             await self._delete(connection, keys)
             tables = PostgresTables(connection, self._sql, self._writer.name, "", None)
             try:
@@ -376,6 +389,7 @@ class PostgresStore:
             for key, rows in folded_rows(runs).items():
                 await self._put_archive(connection, key, rows)
             await connection.execute(self._sql["advance_keys"], max(keys))
+        await self._writer.erase(keys)
 
     async def keep_forgotten(self, marks: Sequence[str]) -> None:
         async with self._link.reading() as connection:

@@ -297,6 +297,9 @@ class SqliteReader:
     async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
         return await self._in_thread(_heads, list(run_ids))
 
+    async def writers(self) -> set[str]:
+        return await self._in_thread(_writers)
+
     async def log(self, run_id: str) -> RunLog | None:
         return await self._in_thread(_log, run_id)
 
@@ -395,12 +398,12 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
 
 def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool) -> list[Record]:
     heads = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
-    keys = {"run_keys": _json([key for _, key, _, _ in heads])}
+    keys = {"run_keys": _json([key for _, key, *_ in heads])}
     sources = {row[:2]: row[2:] for row in _rows(connection, _SQL["read_sources"], keys)}
     call_ids = {row[:2]: row[2] for row in _rows(connection, _SQL["read_call_ids"], keys)}
     logs = dict(_rows(connection, _SQL["read_logs"], keys)) | dict(_rows(connection, _SQL["read_archives"], keys))
     found: dict[str, Sequence[Record]] = {}
-    for run_id, key, started_at, _ in heads:
+    for run_id, key, started_at, *_ in heads:
         rows = sorted(_decode(logs.get(key, "[]")), key=itemgetter(0))
         records = [
             record_of(
@@ -416,13 +419,20 @@ def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool
 
 def _heads(connection: sqlite3.Connection, run_ids: list[str]) -> list[Head]:
     rows = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
-    heads = {key: Head(run_id, key, at, bool(compacted), {0: NOWHERE}, {}) for run_id, key, at, compacted in rows}
+    heads = {
+        key: Head(run_id, key, at, bool(compacted), writer, {0: NOWHERE}, {})
+        for run_id, key, at, compacted, writer in rows
+    }
     keys = {"run_keys": _json(list(heads))}
     for key, number, *source in _rows(connection, _SQL["read_sources"], keys):
         heads[key].sources[number] = Source(*source)
     for key, number, call_id in _rows(connection, _SQL["read_call_ids"], keys):
         heads[key].call_ids[number] = call_id
     return list(heads.values())
+
+
+def _writers(connection: sqlite3.Connection) -> set[str]:
+    return {writer for (writer,) in _rows(connection, _SQL["read_writers"], {})}
 
 
 def _whole_runs(connection: sqlite3.Connection, run_keys: list[int]) -> list[WholeRun]:

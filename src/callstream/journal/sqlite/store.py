@@ -227,6 +227,13 @@ class SqliteStore:
         self._file.give_back()
         return True
 
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        with self._file.transaction() as run:
+            await SqliteTables(run, self._writer.name).settle(records)
+
+    async def own_due(self, age: float) -> list[str]:
+        return []
+
     async def due(self, age: float) -> list[str]:
         with failure(self.where):
             rows = self._file.connection.execute(_SQL["compactable_runs"], {"age": age, "limit": 50}).fetchall()
@@ -238,11 +245,11 @@ class SqliteStore:
             self._file.connection.execute("PRAGMA secure_delete = ON")  # erased text is overwritten, not only unlinked
         with self._file.transaction() as run:
             rows = run(query, values).fetchall()
-            await self._writer.erase([key for key, *_ in rows])
             for key, _, thread_id, principal in rows:
                 if for_good:
                     run(_SQL["insert_forgotten"], {"thread": forgotten_mark(thread_id, principal)})
                 _delete(run, key)
+        await self._writer.erase([key for key, *_ in rows])
         if rows:
             self._file.give_back()
         return [run_id for _, run_id, _, _ in rows]
@@ -250,12 +257,12 @@ class SqliteStore:
     async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
         keys = {*gone, *(run.key for run in runs)}
         with self._file.transaction() as run:
-            await self._writer.erase(keys)
             for key in keys:
                 _delete(run, key)
             await SqliteTables(run, self._writer.name).write(plan_of(runs))
             for key, rows in folded_rows(runs).items():
                 self._put_archive(run, key, rows)
+        await self._writer.erase(keys)
 
     def _put_archive(self, run: Any, run_key: int, rows: Iterable[Stored]) -> None:
         columns = [(run_key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in rows]
@@ -340,6 +347,10 @@ class SqliteTables:
                 run(_SQL["insert_call"], columns)
             elif run(_SQL["advance_call"], columns).rowcount != 1:
                 raise Stale
+
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        for record in records:
+            self._run(_SQL["settle"], record)
 
     def _insert_records(self, records: Sequence[RecordColumns]) -> None:
         """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to

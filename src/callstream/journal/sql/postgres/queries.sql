@@ -104,6 +104,17 @@ WHERE live.stop_reason IS NOT NULL AND live.ended_at IS NULL AND live.writer = $
 -- name: append
 SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12)
 
+-- What a compacted or erased run had is in the archive, or nowhere.
+-- name: settle
+INSERT INTO {schema}.record (run_key, seq, at_ms, source, call, kind, body)
+SELECT new.* FROM unnest($1::integer[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::smallint[], $7::text[])
+    AS new (run_key, seq, at_ms, source, call, kind, body)
+WHERE new.run_key = ANY($8::integer[])
+ON CONFLICT DO NOTHING
+
+-- name: lock_live
+SELECT run_key FROM {schema}.live WHERE run_key = ANY($1::integer[]) ORDER BY run_key FOR SHARE
+
 -- name: is_compacted
 SELECT compacted FROM {schema}.run WHERE run_key = $1
 
@@ -147,7 +158,11 @@ LEFT JOIN {schema}.tool_call ON tool_call.run_key = run.run_key AND tool_call.nu
 ORDER BY wanted.place, coalesce(piece.first_seq, piece.seq)
 
 -- name: read_run_heads
-SELECT run_id, run_key, started_at, compacted FROM {schema}.run WHERE run_id = ANY($1::text[])
+SELECT run.run_id, run.run_key, run.started_at, run.compacted, coalesce(live.writer, '')
+FROM {schema}.run LEFT JOIN {schema}.live ON live.run_key = run.run_key WHERE run.run_id = ANY($1::text[])
+
+-- name: read_writers
+SELECT writer FROM {schema}.live UNION SELECT holder FROM {schema}.lease WHERE expires_at >= clock_timestamp()
 
 -- name: read_sources
 SELECT run_key, number, response_id, author, message_id FROM {schema}.source WHERE run_key = ANY($1::integer[])

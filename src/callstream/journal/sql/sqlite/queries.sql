@@ -92,6 +92,12 @@ UPDATE run SET outcome = ?, reason = ?, ended_at = ?, last_seq = ?, writer = ?, 
 -- name: insert_record
 INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)
 
+-- What a compacted or erased run had is in the archive, or nowhere.
+-- name: settle
+INSERT INTO record (run_key, seq, at_ms, source, call, kind, body)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE EXISTS (SELECT 1 FROM run WHERE run_key = ?1 AND NOT compacted)
+ON CONFLICT DO NOTHING
+
 -- name: insert_source
 INSERT INTO source (run_key, number, response_id, author, message_id) VALUES (?, ?, ?, ?, ?)
 
@@ -148,7 +154,11 @@ WHERE archive.run_key = :run_key AND archive.seq > :after
 ORDER BY archive.seq LIMIT :limit
 
 -- name: read_run_heads
-SELECT run_id, run_key, started_at, compacted FROM run WHERE run_id IN (SELECT value FROM json_each(:run_ids))
+SELECT run_id, run_key, started_at, compacted, writer FROM run
+WHERE run_id IN (SELECT value FROM json_each(:run_ids))
+
+-- name: read_writers
+SELECT writer FROM run WHERE NOT compacted UNION SELECT holder FROM lease WHERE expires_at >= (julianday('now') - 2440587.5) * 86400
 
 -- Records of many short runs: one row and one JSON text a run, with the numbers of sources and calls in place of these.
 -- As rows of their own with what they refer to, records would cost twice as much to read.
@@ -219,7 +229,10 @@ SELECT wanted.value FROM json_each(:call_ids) AS wanted JOIN tool_call ON tool_c
 SELECT (SELECT count(*) FROM run),
        (SELECT count(*) FROM run WHERE compacted = 0 AND ended_at IS NULL),
        (SELECT count(*) FROM tool_call),
-       (SELECT count(*) FROM record) + (SELECT count(*) FROM archive)
+       (SELECT coalesce(sum(coalesce(last_seq, (
+                   SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))), 0)
+        FROM run WHERE compacted = 0)
+           + (SELECT count(*) FROM archive)
 
 -- name: count_leases
 SELECT (SELECT count(*) FROM lease

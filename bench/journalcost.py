@@ -1,0 +1,116 @@
+"""What a delta costs at the pace of a model, on each kind of journal: a table of ``bench.journal``.
+
+So many runs write 20 deltas of eight characters a second, each on its own; what comes together within some milliseconds
+the journal writes together. Counted: the CPU time of this process for a delta, all that makes them included; that of the
+database's and the log's servers, all of them; the bytes by which their files have grown, before anything is compacted
+(PostgreSQL's without its write-ahead log, which it uses again); and the time from calling ``append`` to its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.nats import Cluster, nats_cluster
+from bench.table import Table
+from callstream.events import CallStarted, RunStarted, TextAppended
+from callstream.journal import Journal, open_journal
+
+DELTAS_A_SECOND = 20
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Engine(NamedTuple):
+    """The servers of a journal: their CPU seconds so far, and the bytes that their files take."""
+
+    cpu: Callable[[], float]
+    size: Callable[[], int]
+
+
+def process_seconds(pid: int) -> float:
+    """Of a process, its children, and those of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(int(field) for field in fields[11:15]) / TICK + sum(process_seconds(int(child)) for child in children)
+
+
+async def postmaster(server: str) -> int:
+    import asyncpg
+
+    connection = await asyncpg.connect(server)
+    folder = await connection.fetchval("SHOW data_directory")
+    await connection.close()
+    return int((await asyncio.to_thread(Path(folder, "postmaster.pid").read_text)).splitlines()[0])
+
+
+def folder_bytes(cluster: Cluster) -> int:
+    files = [file for node in cluster.nodes for file in (node.folder / "data").rglob("*")]
+    return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
+
+
+@contextmanager
+def no_log() -> Iterator[None]:
+    yield None
+
+
+class Cost(NamedTuple):
+    """For a delta: microseconds here, microseconds of the servers, bytes; and milliseconds to the answer, sorted."""
+
+    client: float
+    engine: float
+    stored: float
+    answers: list[float]
+
+    def at(self, share: float) -> float:
+        return self.answers[min(len(self.answers) - 1, int(len(self.answers) * share))]
+
+
+async def paced(journal: Journal, runs: int, seconds: float, engine: Engine) -> Cost:
+    for number in range(runs):
+        await journal.append(
+            f"run {number}", [RunStarted("thread"), CallStarted(f"call {number}", "tool"), TextAppended("m", "a")]
+        )
+    answers: list[float] = []
+    each = int(seconds * DELTAS_A_SECOND)
+
+    async def write(number: int) -> None:
+        due = time.perf_counter() + number / runs / DELTAS_A_SECOND
+        for _ in range(each):
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            due += 1 / DELTAS_A_SECOND
+            began = time.perf_counter()
+            await journal.append(f"run {number}", [TextAppended("m", "12345678")])
+            answers.append(time.perf_counter() - began)
+
+    stored = await asyncio.to_thread(engine.size) + int((await journal.stats())["stored_bytes"])
+    here, there = time.process_time(), engine.cpu()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(runs):
+            tasks.create_task(write(number))
+    here, there = time.process_time() - here, engine.cpu() - there
+    grown = await asyncio.to_thread(engine.size) + int((await journal.stats())["stored_bytes"]) - stored
+    deltas = runs * each
+    return Cost(here / deltas * 1e6, there / deltas * 1e6, grown / deltas, sorted(answers))
+
+
+async def cost_table(backend: str, opened: Callable[[], object], engine: Engine, quick: bool) -> None:
+    """``opened`` gives the URLs of empty journals, as an async context manager."""
+    table = Table(
+        f"journal, cost, {backend}: for a delta, at {DELTAS_A_SECOND} a second and run",
+        ["runs", "µs here", "µs of the servers", "bytes", "answer p50, ms", "p99, ms"],
+    )
+    for runs in (100, 300):
+        async with opened() as store:  # type: ignore[attr-defined]
+            journal = open_journal(store.url, housekeeping=None)
+            cost = await paced(journal, runs, 5 if quick else 20, engine)
+            await journal.aclose()
+        table.row(runs, cost.client, cost.engine, cost.stored, cost.at(0.5) * 1000, cost.at(0.99) * 1000)
+    table.print()
+
+
+__all__ = ["Engine", "cost_table", "folder_bytes", "nats_cluster", "no_log", "postmaster", "process_seconds"]

@@ -1,0 +1,462 @@
+"""The way to NATS JetStream: where it is, whether it keeps what it acknowledges, and what it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import urllib.request
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from callstream.errors import JournalError, UsageError
+from callstream.journal.store import Stale, StoreAway
+
+_log = logging.getLogger("callstream.journal")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
+_OPTIONS = ("log", "log_stream", "log_durability", "log_monitor", "log_creds")
+_SCHEMES = ("nats", "tls")
+_PORT = 4222
+_MONITOR_PORT = 8222
+_REPLICAS = 3
+_CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 2.0
+"""After that the leader is thought to be gone: another is asked, and in a moment there is one."""
+_PULSE_SECONDS = 2
+_PAGE = 500
+_PAGE_BYTES = 8 * 1024 * 1024
+_AROUND = 4096
+"""Of a message, for its headers."""
+_BYTES_A_CHARACTER = 4
+
+_WRONG_LAST = (10071, 10164)
+"""The last message is another than was expected; or one that is being written may become it."""
+_NO_MESSAGE = 10037
+_NO_STREAM = 10059
+_STREAM_TAKEN = 10058
+_TOO_FEW_NODES = (10005, 10074)
+_UNAVAILABLE = 503
+
+Feed: TypeAlias = Callable[[int, int, bytes], None]
+"""Called with a message's place, the place of the one before it on its subject, and what it holds."""
+
+
+class NatsAddress(msgspec.Struct, frozen=True):
+    """Where the log is. ``is_strict``: what is acknowledged has to be on the disks of a majority of three servers."""
+
+    servers: tuple[str, ...]
+    stream: str = "callstream"
+    is_strict: bool = True
+    monitors: tuple[str, ...] = ()
+    credentials: str | None = None
+
+    @property
+    def where(self) -> str:
+        hosts = [f"{parts.hostname}:{parts.port}" for parts in map(urlsplit, self.servers)]
+        return f"the NATS stream {self.stream!r} at {', '.join(hosts)}"
+
+
+def nats_address(options: Mapping[str, str]) -> NatsAddress:
+    """From what the journal's URL says: ``log``, ``log_stream``, ``log_durability``, ``log_monitor``, ``log_creds``."""
+    if unknown := options.keys() - _OPTIONS:
+        raise UsageError(f"expected {', '.join(_OPTIONS)} of a log, got {', '.join(sorted(unknown))}")
+    url = options["log"]
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        shown = f"a URL that begins with {scheme + separator!r}" if separator else "one without a scheme"
+        raise UsageError(f"expected log=nats://host,host,host, got {shown}")
+    user, at, hosts = rest.rpartition("@")
+    servers, monitors = [], []
+    for host in hosts.rstrip("/").split(","):
+        try:
+            parts = urlsplit(f"//{host.strip()}")
+            name, port = parts.hostname, parts.port or _PORT
+        except ValueError:
+            name, port, parts = None, 0, urlsplit("")
+        if not name or parts.path or parts.query:
+            raise UsageError(f"expected log=nats://host:port,host:port,host:port, got {host!r} among the hosts")
+        name = f"[{name}]" if ":" in name else name
+        servers.append(f"{scheme}://{user}{at}{name}:{port}")
+        monitors.append(f"http://{name}:{_MONITOR_PORT}")
+    stream = options.get("log_stream", "callstream")
+    if not _NAME.fullmatch(stream):
+        raise UsageError(f"log_stream must be a plain name of at most 41 letters, digits, _ and -, got {stream!r}")
+    durability = options.get("log_durability", "strict")
+    if durability not in ("strict", "relaxed"):
+        raise UsageError(f"log_durability is strict or relaxed, got {durability!r}")
+    if named := options.get("log_monitor"):
+        monitors = named.split(",")
+        if not all(monitor.startswith(("http://", "https://")) for monitor in monitors):
+            raise UsageError("expected log_monitor=http://host:8222,http://host:8222, got something else")
+    return NatsAddress(tuple(servers), stream, durability == "strict", tuple(monitors), options.get("log_creds"))
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _State(msgspec.Struct):
+    bytes: int = 0
+    last_seq: int = 0
+    subjects: dict[str, int] | None = None
+
+
+class _Config(msgspec.Struct):
+    num_replicas: int = 1
+    storage: str = "file"
+    subjects: list[str] = []
+    allow_direct: bool = False
+    republish: dict[str, Any] | None = None
+
+
+class _Message(msgspec.Struct):
+    seq: int
+
+
+class _Answer(msgspec.Struct):
+    """What of JetStream's answers counts here."""
+
+    error: _Error | None = None
+    seq: int = 0
+    state: _State | None = None
+    config: _Config | None = None
+    message: _Message | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+_T = TypeVar("_T")
+
+
+class Refused(Exception):
+    """JetStream's answer is an error."""
+
+    def __init__(self, error: _Error) -> None:
+        super().__init__(f"{error.description} ({error.err_code})")
+        self.error = error
+
+
+class Link:
+    """One connection, made again by the client when it breaks. ``broke`` is called when messages may have been missed."""
+
+    def __init__(self, address: NatsAddress, patience: float) -> None:
+        self._address = address
+        self._patience = patience
+        self.where = address.where
+        self._client: Client | None = None
+        self._asking: set[asyncio.Future[Msg]] = set()
+        self._breaks = 0
+
+    async def open(self, broke: Callable[[], object]) -> None:
+        self._client = None
+        self._broke = broke
+        try:
+            await self._connect()
+            await self._prepare_stream()
+            if self._address.is_strict:
+                await self._check_disks()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                await asyncio.wait_for(client.close(), 2)
+            except (TimeoutError, nats.errors.Error, OSError):
+                pass  # it is gone
+
+    @property
+    def room(self) -> int:
+        """How many characters surely fit into a message."""
+        largest = self._client.max_payload if self._client is not None else 0
+        return (largest - _AROUND) // _BYTES_A_CHARACTER
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def subject(self, writer: str) -> str:
+        return f"{self._address.stream}.log.{writer}"
+
+    async def publish(self, writer: str, message: bytes, expected: int | None) -> int:
+        """Adds a message to what that writer has, and returns its place, once it is kept.
+
+        ``expected``: the place of the last one there; Stale if that is another.
+        """
+        headers = None if expected is None else {"Nats-Expected-Last-Subject-Sequence": str(expected)}
+        try:
+            return (await self._request(self.subject(writer), message, headers)).seq
+        except Refused as refused:
+            if refused.error.err_code in _WRONG_LAST:
+                raise Stale from refused
+            raise self._failure(refused) from refused
+
+    async def last(self, writer: str) -> int:
+        """The place of the last message of that writer, 0 if there is none. The stream's leader says it."""
+        try:
+            answer = await self._api("STREAM.MSG.GET", {"last_by_subj": self.subject(writer)})
+        except Refused as refused:
+            if refused.error.err_code == _NO_MESSAGE:
+                return 0
+            raise self._failure(refused) from refused
+        return answer.message.seq if answer.message else 0
+
+    async def read(self, writer: str, place: int) -> list[tuple[int, bytes]]:
+        """The next messages of that writer from that place on, with their places. Any server may say it, so some may be
+        missing that came a moment ago.
+        """
+        wanted = {"seq": place, "next_by_subj": self.subject(writer), "batch": _PAGE, "max_bytes": _PAGE_BYTES}
+        client = self._connected()
+        found: list[tuple[int, bytes]] = []
+        with self._failing():
+            inbox = client.new_inbox()
+            answers = await client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
+            try:
+                await client.publish(
+                    f"$JS.API.DIRECT.GET.{self._address.stream}", msgspec.json.encode(wanted), reply=inbox
+                )
+                while True:
+                    answer = await answers.next_msg(self._seconds())
+                    headers = answer.headers or {}
+                    status = headers.get("Status")
+                    if status in ("204", "404"):
+                        return found
+                    if status is not None:
+                        raise StoreAway(f"{self.where} is away: {status} {headers.get('Description', '')}")
+                    found.append((int(headers["Nats-Sequence"]), answer.data))
+            finally:
+                await answers.unsubscribe()
+
+    async def listen(self, writer: str, feed: Feed) -> Subscription:
+        """Has what that writer adds from now on given to ``feed`` when it is kept."""
+
+        async def take(message: Msg) -> None:
+            headers = message.headers or {}
+            feed(int(headers.get("Nats-Sequence", 0)), int(headers.get("Nats-Last-Sequence", 0)), message.data)
+
+        with self._failing():
+            return await self._connected().subscribe(f"{self._address.stream}.live.{writer}", cb=take)
+
+    async def purge(self, writer: str, before: int) -> None:
+        """Erases the messages of that writer before that place."""
+        await self._asked(self._api("STREAM.PURGE", {"filter": self.subject(writer), "seq": before}))
+
+    async def stored_bytes(self) -> int:
+        state = (await self._asked(self._api("STREAM.INFO", {}))).state
+        return state.bytes if state else 0
+
+    async def writers(self) -> tuple[int, list[str]]:
+        """The place of the last message of all, and who has messages."""
+        state = (await self._asked(self._api("STREAM.INFO", {"subjects_filter": ">"}))).state or _State()
+        return state.last_seq, [subject.rpartition(".")[2] for subject in state.subjects or {}]
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        client = Client()
+        try:
+            await asyncio.wait_for(
+                client.connect(
+                    servers=list(self._address.servers),
+                    name="callstream",
+                    user_credentials=self._address.credentials,
+                    connect_timeout=2,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=0.2,  # type: ignore[arg-type]  # a float will do
+                    ping_interval=_PULSE_SECONDS,
+                    max_outstanding_pings=2,
+                    error_cb=_ignore,
+                    disconnected_cb=self._disconnected,
+                    reconnected_cb=self._reconnected,
+                ),
+                min(_CONNECT_SECONDS, max(self._patience, 1.0)),
+            )
+        except TimeoutError as error:
+            await _give_up(client)
+            why = f": {client.last_error}" if client.last_error else ""
+            raise StoreAway(f"{self.where} is away: nobody has answered{why}") from error
+        except (nats.errors.Error, OSError, ValueError) as error:
+            await _give_up(client)
+            raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
+        self._client = client
+
+    async def _disconnected(self) -> None:
+        """What was being asked on that connection is never answered."""
+        self._breaks += 1
+        for asking in self._asking:
+            asking.cancel()
+
+    async def _reconnected(self) -> None:
+        self._broke()
+
+    async def _prepare_stream(self) -> None:
+        name = self._address.stream
+        try:
+            found = (await self._api("STREAM.INFO", {})).config or _Config()
+        except nats.errors.NoRespondersError as error:
+            raise JournalError(
+                f"{self.where} could not be used: its server has no JetStream, or none that has a leader; a server "
+                "has it with `jetstream {}` in its configuration, or `nats-server --jetstream`"
+            ) from error
+        except Refused as refused:
+            if refused.error.err_code != _NO_STREAM:
+                raise self._failure(refused) from refused
+            found = await self._create_stream()
+        if found.subjects != [f"{name}.log.*"] or not found.allow_direct or found.republish is None:
+            raise JournalError(f"{self.where} is another program's: name another one with log_stream=")
+        if self._address.is_strict and (found.num_replicas < _REPLICAS or found.storage != "file"):
+            raise self._not_durable(
+                f"the stream is kept by {found.num_replicas} server{'s' * (found.num_replicas > 1)} in {found.storage}"
+            )
+
+    async def _create_stream(self) -> _Config:
+        for replicas in (_REPLICAS, 1):
+            try:
+                created = await self._api("STREAM.CREATE", self._stream(replicas))
+                return created.config or _Config()
+            except Refused as refused:
+                code = refused.error.err_code
+                if code == _STREAM_TAKEN:  # another process was quicker
+                    return (await self._asked(self._api("STREAM.INFO", {}))).config or _Config()
+                if code not in _TOO_FEW_NODES or replicas == 1:
+                    raise self._failure(refused) from refused
+                if self._address.is_strict:
+                    raise self._not_durable(f"it has not {_REPLICAS} servers ({refused})") from refused
+        raise AssertionError
+
+    def _stream(self, replicas: int) -> dict[str, Any]:
+        name = self._address.stream
+        return {
+            "name": name,
+            "description": "the log of a journal of callstream: pieces of live runs",
+            "subjects": [f"{name}.log.*"],
+            "retention": "limits",
+            "discard": "new",
+            "storage": "file",
+            "num_replicas": replicas,
+            "allow_direct": True,
+            "republish": {"src": f"{name}.log.*", "dest": f"{name}.live.{{{{wildcard(1)}}}}"},
+        }
+
+    async def _check_disks(self) -> None:
+        """Whether each server has written to its disk what it acknowledges. Only its monitoring address tells."""
+        seen = await asyncio.gather(*(asyncio.to_thread(_syncs_always, url) for url in self._address.monitors))
+        for url, always in zip(self._address.monitors, seen, strict=True):
+            if always is False:
+                raise self._not_durable(f"the server that {url} watches has no `sync_interval: always`")
+        if sum(always is not None for always in seen) <= len(seen) // 2:
+            raise self._not_durable(
+                "whether its servers write to disk before they acknowledge cannot be seen: their monitoring addresses, "
+                f"{', '.join(self._address.monitors)}, do not answer (log_monitor= names others)"
+            )
+
+    def _not_durable(self, why: str) -> JournalError:
+        return JournalError(
+            f"{self.where} may lose what it has acknowledged: {why}. Expected three servers with `jetstream {{ "
+            "sync_interval: always }}`. log_durability=relaxed in the journal's URL uses it all the same"
+        )
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise StoreAway(f"{self.where} is away: the connection is closed")
+        return self._client
+
+    def _seconds(self) -> float:
+        return min(_ANSWER_SECONDS, max(self._patience, 1.0))
+
+    async def _api(self, name: str, wanted: Mapping[str, Any]) -> _Answer:
+        subject = f"$JS.API.{name}.{self._address.stream}"
+        return await self._request(subject, msgspec.json.encode(wanted), None, is_api=True)
+
+    async def _request(
+        self, subject: str, message: bytes, headers: dict[str, str] | None, *, is_api: bool = False
+    ) -> _Answer:
+        client = self._connected()
+        with self._failing(no_responders=not is_api):
+            answer = await self._answer(client.request(subject, message, timeout=self._seconds(), headers=headers))
+            found = _decoder.decode(answer.data)
+        if found.error is not None:
+            raise Refused(found.error)
+        return found
+
+    async def _answer(self, asking: Coroutine[Any, Any, Msg]) -> Msg:
+        breaks, task = self._breaks, asyncio.ensure_future(asking)
+        self._asking.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if breaks == self._breaks or (current is not None and current.cancelling()):
+                raise
+            raise StoreAway(f"{self.where} is away: the connection has broken") from None
+        finally:
+            self._asking.discard(task)
+
+    async def _asked(self, asking: Awaitable[_T]) -> _T:
+        try:
+            return await asking
+        except Refused as refused:
+            raise self._failure(refused) from refused
+        except nats.errors.NoRespondersError as error:
+            raise StoreAway(f"{self.where} is away: it has no leader") from error
+
+    def _failure(self, refused: Refused) -> JournalError:
+        if refused.error.code == _UNAVAILABLE or refused.error.err_code == _NO_STREAM:
+            return StoreAway(f"{self.where} is away: {refused}")
+        return JournalError(f"{self.where} could not be used: {refused}")
+
+    @contextmanager
+    def _failing(self, *, no_responders: bool = True) -> Iterator[None]:
+        try:
+            yield
+        except nats.errors.NoRespondersError as error:
+            if not no_responders:
+                raise
+            raise StoreAway(f"{self.where} is away: it has no leader") from error
+        except nats.errors.MaxPayloadError as error:
+            raise JournalError(f"{self.where} could not be used: {error}") from error
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise StoreAway(f"{self.where} is away: {type(error).__name__}: {error}") from error
+        except (msgspec.DecodeError, KeyError, ValueError) as error:
+            raise JournalError(f"{self.where} has given an answer that is none: {error}") from error
+
+
+async def _ignore(error: Exception) -> None:
+    """What goes wrong with a connection shows in what is asked for."""
+
+
+async def _give_up(client: Client) -> None:
+    try:
+        await asyncio.wait_for(client.close(), 1)
+    except (TimeoutError, nats.errors.Error, OSError):
+        pass
+
+
+class _JetStream(msgspec.Struct):
+    config: dict[str, Any] = {}
+
+
+class _Varz(msgspec.Struct):
+    jetstream: _JetStream = msgspec.field(default_factory=_JetStream)
+
+
+def _syncs_always(url: str) -> bool | None:
+    """None if nobody answers."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/varz", timeout=2) as answer:
+            found = msgspec.json.decode(answer.read(), type=_Varz)
+    except (OSError, ValueError, msgspec.DecodeError):
+        return None
+    return bool(found.jetstream.config.get("sync_always"))

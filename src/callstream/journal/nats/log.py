@@ -1,0 +1,198 @@
+"""The log in NATS JetStream: three servers, of which any may be lost.
+
+One message is what one batch of a process brings. Each process has a subject of its own, and every message says which one
+it expects to be the last there: so a message that was under way when its writer gave up, and one of a process whose runs
+were taken over, is refused (somebody has put an empty message behind what it knew).
+
+A process reads its own runs from memory. Of others it reads all that the owner of a run has in the log, once, and hears from
+then on what comes, as long as a run of that process is followed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+
+import msgspec
+from nats.aio.subscription import Subscription
+
+from callstream.errors import JournalError
+from callstream.journal.log import Heard, Settle
+from callstream.journal.nats.link import Link, NatsAddress
+from callstream.journal.nats.view import View, pack, parts_of, unpack
+from callstream.journal.rows import RecordColumns
+from callstream.journal.store import Stale, StoreAway
+
+SETTLE_SECONDS = 300.0
+"""How long pieces of a run that goes on may lie in the log, and with them those of runs that have ended or were erased."""
+_UNUSED_SECONDS = 60.0
+_CHECK = "check"
+_LAGGING = 50
+"""How often a server that is behind is asked again."""
+_LAG_SECONDS = 0.02
+
+
+class NatsLog:
+    """See ``Log``."""
+
+    is_persistent = True
+
+    def __init__(self, address: NatsAddress, *, patience: float) -> None:
+        self.where = address.where
+        self._link = Link(address, patience)
+        self._views: dict[str, View] = {}
+        self._own = View()
+        self._feeds: dict[str, Subscription] = {}
+        self._purged = 0
+        self._checked = 0
+        self._batches = self._records = self._refused = 0
+
+    async def open(self, writer: str, heard: Heard) -> None:
+        self._writer = _token(writer)
+        self._heard = heard
+        self._views, self._feeds, self._own = {}, {}, View()
+        await self._link.open(broke=self._broke)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def check(self) -> None:
+        self._checked = await self._link.publish(_CHECK, b"", None)
+
+    @property
+    def room(self) -> int:
+        return self._link.room
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    async def take_turn(self) -> None:
+        """What was under way and is in the log now comes before the turn, so it is read here."""
+        place = await self._link.publish(self._writer, b"", None)
+        if not self._own.until:
+            self._own.until = place  # nobody has had this name before
+        await self._read_on(self._own, self._writer, place)
+
+    async def append(self, records: Sequence[RecordColumns]) -> None:
+        parts = parts_of(records)
+        try:
+            place = await self._link.publish(self._writer, pack(parts), self._own.until)
+        except Stale:
+            self._refused += 1
+            raise
+        self._own.add(place, parts, time.monotonic())
+        self._batches += 1
+        self._records += len(records)
+
+    async def fence(self, writers: Collection[str]) -> None:
+        await asyncio.gather(*(self._link.publish(_token(writer), b"", None) for writer in writers))
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def last(self, owners: Mapping[int, str]) -> Mapping[int, tuple[int, int]]:
+        views = {writer: await self._view(writer) for writer in set(owners.values())}
+        found = {key: views[writer].last(key) for key, writer in owners.items()}
+        return {key: last for key, last in found.items() if last is not None}
+
+    async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
+        return (await self._view(writer)).read(run_key, after, limit)
+
+    def at_hand(self, run_key: int, writer: str, after: int, limit: int) -> Sequence[RecordColumns]:
+        name = _token(writer)
+        view = self._own if name == self._writer else self._views.get(name)
+        return view.next(run_key, after, limit) if view is not None else ()
+
+    async def listen(self, writer: str) -> None:
+        name = _token(writer)
+        if name != self._writer and name not in self._feeds:
+            feed = await self._link.listen(name, partial(self._hear, name))
+            if self._feeds.setdefault(name, feed) is not feed:
+                await feed.unsubscribe()
+
+    def _hear(self, name: str, place: int, before: int, message: bytes) -> None:
+        try:
+            parts = unpack(message)
+        except msgspec.DecodeError:
+            return  # whoever reads it is told
+        view = self._views.get(name)
+        if view is not None and view.until == before:
+            view.add(place, parts, time.monotonic())
+        self._heard([part.key for part in parts])
+
+    def _broke(self) -> None:
+        self._heard(None)
+
+    async def _view(self, writer: str) -> View:
+        """All that the writer has in the log at this moment."""
+        name = _token(writer)
+        if name == self._writer:
+            return self._own
+        view = self._views.setdefault(name, View())
+        view.used_at = time.monotonic()
+        await self._read_on(view, name, await self._link.last(name))
+        return view
+
+    async def _read_on(self, view: View, name: str, until: int) -> None:
+        """Reads what comes after what is known, to that message. A server may not have it yet."""
+        for _ in range(_LAGGING):
+            while view.until < until and (found := await self._link.read(name, view.until + 1)):
+                now = time.monotonic()
+                for place, message in found:
+                    try:
+                        view.add(place, unpack(message), now)
+                    except msgspec.DecodeError as error:
+                        raise JournalError(f"{self.where} has a message at {place} that is none of ours") from error
+            if view.until >= until:
+                return
+            await asyncio.sleep(_LAG_SECONDS)
+        raise StoreAway(f"{self.where} has not yet what it has acknowledged")
+
+    # -- giving back ---------------------------------------------------------------------------------------------------
+
+    async def erase(self, run_keys: Collection[int]) -> None:
+        """The room is given back when no other run needs the same messages."""
+        for view in (self._own, *self._views.values()):
+            view.erase(run_keys)
+
+    async def trim(self, settle: Settle, followed: Collection[str]) -> None:
+        before = time.monotonic() - SETTLE_SECONDS
+        if old := self._own.older(before):
+            await settle(old)
+            self._own.erase_older(before)
+        oldest = self._own.oldest
+        if oldest > self._purged:
+            await self._link.purge(self._writer, oldest)
+            self._purged = oldest
+        if self._checked:
+            await self._link.purge(_CHECK, self._checked)
+            self._checked = 0
+        wanted = {_token(writer) for writer in followed}
+        for name in self._feeds.keys() - wanted:
+            await self._feeds.pop(name).unsubscribe()
+        since = time.monotonic() - _UNUSED_SECONDS
+        self._views = {name: view for name, view in self._views.items() if name in wanted or view.used_at > since}
+
+    async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
+        last, names = await self._link.writers()
+        alive = {_token(writer) for writer in await kept()}
+        for name in names:
+            if name not in alive:
+                await self._link.purge(name, last + 1)
+
+    async def stored_bytes(self) -> int:
+        return await self._link.stored_bytes()
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "batches": self._batches,
+            "records": self._records,
+            "refused": self._refused,
+            "lag_seconds": round(self._own.age(time.monotonic()), 3),
+        }
+
+
+def _token(writer: str) -> str:
+    """A writer's name may hold anything; that of a subject may not."""
+    return hashlib.blake2s(writer.encode(), digest_size=12).hexdigest()

@@ -1,0 +1,352 @@
+"""The log in NATS: what lies there and how long, who may write, and what happens when it is away or not what it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.nats import Cluster, Node, with_log
+from callstream.errors import JournalError, LeaseLost, UsageError
+from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent, TextAppended
+from callstream.journal import Journal, open_journal
+from callstream.journal.nats import NatsLog, nats_address
+from callstream.journal.nats import log as nats_log
+from callstream.journal.store import StoreAway
+
+from .conftest import NATS, Place, opened
+from .runs import DONE, START, records
+
+BEGINNING: list[RunEvent] = [START, CallStarted("c", "t"), ArgsAppended("c", "["), TextAppended("m", "a")]
+on_nats = pytest.mark.parametrize("place_url", [NATS], indirect=True)
+
+
+def engine(journal: Journal) -> NatsLog:
+    return journal._store._log  # type: ignore[attr-defined, no-any-return]
+
+
+async def on_thread(journal: Journal, work: Callable[..., Any], *args: Any) -> Any:
+    return await journal._worker.do(work, *args)
+
+
+async def messages(journal: Journal) -> int:
+    """How many there are of all writers."""
+    link = engine(journal)._link
+    found = await on_thread(journal, link._api, "STREAM.INFO", {"subjects_filter": ">"})
+    return sum((found.state.subjects or {}).values())
+
+
+async def trim(journal: Journal) -> None:
+    await on_thread(journal, journal._store.trim)  # type: ignore[attr-defined]
+
+
+def index_reads(journal: Journal) -> list[str]:
+    """The runs of which the index is asked for a page from now on."""
+    index: Any = journal._store._index.reader  # type: ignore[attr-defined]
+    page, asked = index.page, list[str]()
+
+    async def counted(run_id: str, *args: Any) -> Any:
+        asked.append(run_id)
+        return await page(run_id, *args)
+
+    index.page = counted
+    return asked
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("log=a,b", "without a scheme"),
+        ("log=http://a", "a URL that begins with 'http://'"),
+        ("log=nats://a,,b", "got '' among the hosts"),
+        ("log=nats://a:port", "got 'a:port' among the hosts"),
+        ("log=nats://a/b", "got 'a/b' among the hosts"),
+        ("log=nats://a&log_stream=a.b", "log_stream must be a plain name"),
+        ("log=nats://a&log_durability=none", "log_durability is strict or relaxed"),
+        ("log=nats://a&log_monitor=a:8222", "expected log_monitor=http"),
+        ("log=nats://a&log_sync=on", "got log_sync"),
+        ("log_stream=x", "log= names none"),
+    ],
+)
+def test_a_wrong_address_is_refused_with_what_was_expected(query: str, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint.replace("(", r"\(")):
+        open_journal(f"postgresql://db/calls?{query}")
+
+
+def test_an_address_is_read() -> None:
+    found = nats_address({"log": "nats://me:secret@a,b:4333", "log_durability": "relaxed", "log_creds": "/run/creds"})
+    assert found.servers == ("nats://me:secret@a:4222", "nats://me:secret@b:4333")
+    assert found.monitors == ("http://a:8222", "http://b:8222")
+    assert not found.is_strict
+    assert found.where == "the NATS stream 'callstream' at a:4222, b:4333"
+    assert nats_address({"log": "tls://a", "log_monitor": "https://m"}).monitors == ("https://m",)
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///calls.db"])
+def test_a_log_goes_with_postgresql_only(url: str) -> None:
+    with pytest.raises(UsageError, match="log= goes with a journal in PostgreSQL"):
+        open_journal(f"{url}?log=nats://a")
+
+
+def test_a_missing_client_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "callstream.journal.nats", None)
+    with pytest.raises(UsageError, match=r"needs nats-py: pip install 'callstream\[nats\]'"):
+        open_journal("postgresql://db/calls?log=nats://a")
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_a_log_that_may_lose_what_it_acknowledges_is_refused(url: str, nats_server: Node) -> None:
+    strict = with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "strict")
+    with pytest.raises(JournalError, match=r"has not 3 servers.*log_durability=relaxed"):
+        await open_journal(strict, housekeeping=None)
+    async with opened(f"{strict}&log_durability=relaxed") as journal:
+        await journal.append("r", [START])
+    with pytest.raises(JournalError, match="is kept by 1 server in file"):
+        await open_journal(strict, housekeeping=None)
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [((True, True, True), None), ((True, True, None), None), ((True, False, None), "has no `sync_interval"),
+     ((True, None, None), "cannot be seen")],
+)  # fmt: skip
+async def test_servers_say_whether_they_sync(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[bool | None, ...], complaint: str | None
+) -> None:
+    from callstream.journal.nats import link
+
+    monitors = {f"http://{name}:8222": answer for name, answer in zip("abc", answers, strict=True)}
+    monkeypatch.setattr(link, "_syncs_always", monitors.__getitem__)
+    checking = link.Link(nats_address({"log": "nats://a,b,c"}), 1.0)._check_disks()
+    if complaint is None:
+        await checking
+    else:
+        with pytest.raises(JournalError, match=complaint):
+            await checking
+
+
+@pytest.mark.nats
+def test_what_a_server_says_of_its_disk(nats_server: Node) -> None:
+    from callstream.journal.nats.link import _syncs_always
+
+    assert _syncs_always(f"http://127.0.0.1:{nats_server.monitor}") is False
+    assert _syncs_always("http://127.0.0.1:1") is None
+
+
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_what_is_no_log_of_ours_is_refused(url: str, nats_server: Node, tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="nobody has answered"):
+        await open_journal(with_log(url, "log=nats://127.0.0.1:1", "s"), housekeeping=None, retry_seconds=0.1)
+    import nats
+
+    client = await nats.connect(f"nats://127.0.0.1:{nats_server.port}")
+    await client.jetstream().add_stream(name="other", subjects=["other.log.*"])
+    with pytest.raises(JournalError, match="is another program's"):
+        await open_journal(with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "other", relaxed=True))
+    await client.jetstream().delete_stream("other")
+    await client.close()
+    bare = Node(tmp_path, 0, [0], sync=False, jetstream=False)
+    bare.start()
+    try:
+        bare_url = with_log(url, f"log=nats://127.0.0.1:{bare.port}", "s", relaxed=True)
+        with pytest.raises(JournalError, match="has no JetStream"):
+            await open_journal(bare_url, housekeeping=None)
+    finally:
+        bare.kill()
+
+
+# -- what lies there ---------------------------------------------------------------------------------------------------
+
+
+@on_nats
+async def test_a_batch_is_one_message_and_an_append_without_room_goes_to_the_index(journal: Journal) -> None:
+    await journal.append("r", BEGINNING)
+    await journal.append("s", BEGINNING[:1] + [TextAppended("m", "b")])
+    before = await messages(journal)
+    await asyncio.gather(
+        journal.append("r", [TextAppended("m", "1"), ArgsAppended("c", "1")]),
+        journal.append("s", [TextAppended("m", "2")]),
+    )
+    assert 1 <= await messages(journal) - before <= 2
+    now = await messages(journal)
+    await journal.append("r", [TextAppended("m", "x" * 2_000_000)])
+    assert await messages(journal) == now
+    await journal.append("r", [CallCompleted("c"), DONE])
+    assert [record.seq for record in await records(journal)] == list(range(1, 10))
+
+
+@on_nats
+async def test_messages_are_erased_when_no_run_needs_them(journal: Journal) -> None:
+    for run_id in ("r", "s"):
+        await journal.append(run_id, [START, TextAppended("m", "a")])
+    for number in range(5):
+        await journal.append("r", [TextAppended("m", str(number))])
+    await journal.append("s", [TextAppended("m", "late")])
+    await journal.append("r", [DONE])
+    await trim(journal)
+    assert await messages(journal) == 6  # the turn was before
+    await journal.compact("r")
+    await trim(journal)
+    assert await messages(journal) == 1
+    assert len(await records(journal, "s")) == 3
+    await journal.append("s", [TextAppended("m", "later")])
+    assert [record.seq for record in await records(journal, "s")] == [1, 2, 3, 4]
+
+
+@on_nats
+async def test_what_has_lain_there_for_long_goes_into_the_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, other = place.journal(), place.journal()
+    await journal.append("r", BEGINNING)
+    for number in range(5):
+        await journal.append("r", [TextAppended("m", str(number)), ArgsAppended("c", str(number))])
+    before = await records(other)
+    monkeypatch.setattr(nats_log, "SETTLE_SECONDS", -1.0)
+    await trim(journal)
+    assert await messages(journal) == 1
+    assert await records(journal) == await records(other) == before
+    await journal.append("r", [TextAppended("m", "z")])
+    await journal.append("r", [ArgsAppended("c", "]"), CallCompleted("c"), DONE])
+    assert await journal.compact("r") > 0
+    call = await other.call("c")
+    assert call is not None
+    assert call.args_json == "[01234]"
+
+
+@on_nats
+async def test_what_dead_writers_left_is_erased_and_what_others_need_is_not(place: Place) -> None:
+    gone, alive = place.journal(), place.journal()
+    for run_id, journal in (("r", gone), ("s", alive)):
+        await journal.append(run_id, [START, TextAppended("m", "a")])
+        await journal.append(run_id, [TextAppended("m", "b")])
+        await journal.append(run_id, [DONE])
+    await gone.aclose()
+    kept = alive._store._index.reader.writers  # type: ignore[attr-defined]
+    await on_thread(alive, engine(alive).trim_dead, kept)
+    assert len(await records(alive, "r")) == len(await records(alive, "s")) == 4
+    await alive.compact("r")
+    await on_thread(alive, engine(alive).trim_dead, kept)
+    assert await messages(alive) == 2  # the turn and the piece of the one that is there
+    assert len(await records(alive, "s")) == 4
+
+
+# -- followers ---------------------------------------------------------------------------------------------------------
+
+
+@on_nats
+async def test_a_follower_elsewhere_is_given_what_it_hears_without_asking_the_index(place: Place) -> None:
+    writer, other = place.journal(), place.journal()
+    await writer.append("r", BEGINNING)
+    following = other.follow("r")
+    assert [(await anext(following)).seq for _ in range(4)] == [1, 2, 3, 4]
+    waiting = asyncio.ensure_future(anext(following))
+    await writer.append("r", [TextAppended("m", "5")])
+    assert (await asyncio.wait_for(waiting, 30)).seq == 5
+    asked = index_reads(other)
+    for number in range(6, 16):
+        waiting = asyncio.ensure_future(anext(following))
+        await writer.append("r", [TextAppended("m", str(number))])
+        assert (await asyncio.wait_for(waiting, 30)).seq == number
+    assert len(asked) <= 11  # it looks once when it has nothing, and never for what it is given
+    await writer.append("r", [DONE])
+    assert [record.seq async for record in following] == [16]
+    await trim(other)
+    assert engine(other)._feeds == {}
+
+
+# -- who may write -----------------------------------------------------------------------------------------------------
+
+
+@on_nats
+async def test_an_append_whose_answer_was_lost_is_not_written_twice(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await journal.append("r", BEGINNING)
+    link = engine(journal)._link
+    publish, lost = link.publish, 0
+
+    async def deaf(writer: str, message: bytes, expected: int | None) -> int:
+        nonlocal lost
+        place = await publish(writer, message, expected)
+        if message and not lost:
+            lost += 1
+            raise StoreAway("the answer was lost")
+        return place
+
+    monkeypatch.setattr(link, "publish", deaf)
+    assert await journal.append("r", [TextAppended("m", "b"), TextAppended("m", "c")]) == 6
+    assert lost == 1
+    assert await journal.append("r", [TextAppended("m", "d")]) == 7
+    texts = [getattr(record.event, "text", None) for record in await records(journal)]
+    assert texts == [None, None, "[", "a", "b", "c", "d"]
+
+
+@on_nats
+async def test_a_stale_owner_is_refused_by_the_log_after_its_runs_were_taken(
+    place: Place, eventually: Callable[..., Any]
+) -> None:
+    stale, alive = place.zombie(), place.journal()
+    await stale.append("r", BEGINNING)
+    await stale.append("r", [TextAppended("m", "b")])
+
+    async def swept() -> bool:
+        return await alive.sweep() == ["r"]
+
+    await eventually(swept)
+    before = await records(alive)
+    taken = engine(stale)._own.until
+    with pytest.raises(LeaseLost):
+        await stale.append("r", [TextAppended("m", "c")])
+    assert engine(stale)._own.until > taken  # it had to take its turn anew
+    figures = (await stale.stats())["log"]
+    assert (figures["batches"], figures["records"], figures["refused"]) == (1, 1, 1)
+    assert figures["lag_seconds"] >= 0
+    assert await records(alive) == await records(stale) == before
+
+
+# -- outages -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[Node]:
+    """A server of its own, which a test may kill."""
+    with tempfile.TemporaryDirectory(prefix="callstream-", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(Path(folder), 1, sync=False)
+        cluster.start()
+        yield cluster.nodes[0]
+        cluster.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_appends_wait_for_a_server_that_is_away_and_nothing_is_lost(url: str, server: Node) -> None:
+    log_url = with_log(url, f"log=nats://127.0.0.1:{server.port}", "outage", relaxed=True)
+    async with opened(log_url, retry_seconds=30.0) as journal:
+        await journal.append("r", BEGINNING)
+        await journal.append("r", [TextAppended("m", "b")])
+        server.kill()
+        waiting = asyncio.ensure_future(journal.append("r", [TextAppended("m", "c")]))
+        with pytest.raises(JournalError):
+            await journal.check()
+        assert not waiting.done()
+        server.start()
+        assert await waiting == 6
+        await journal.append("r", [DONE])
+        assert [record.seq for record in await records(journal)] == [1, 2, 3, 4, 5, 6, 7]
+        await journal.check()
+    async with opened(log_url, retry_seconds=30.0) as journal:
+        assert len(await records(journal)) == 7
