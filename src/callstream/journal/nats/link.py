@@ -32,6 +32,9 @@ _CONNECT_SECONDS = 10.0
 _ANSWER_SECONDS = 2.0
 """After that the leader is thought to be gone: another is asked, and in a moment there is one."""
 _PULSE_SECONDS = 2
+_RECONNECTING: dict[str, Any] = {"reconnect_time_wait": 0.2, "max_reconnect_attempts": -1}
+_OLDEST = (2, 11)
+"""Of the server: it gives many messages for one request since then."""
 _PAGE = 500
 _PAGE_BYTES = 8 * 1024 * 1024
 _AROUND = 4096
@@ -271,8 +274,7 @@ class Link:
                     name="callstream",
                     user_credentials=self._address.credentials,
                     connect_timeout=2,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.2,  # type: ignore[arg-type]  # a float will do
+                    **_RECONNECTING,
                     ping_interval=_PULSE_SECONDS,
                     max_outstanding_pings=2,
                     error_cb=_ignore,
@@ -289,6 +291,12 @@ class Link:
             await _give_up(client)
             raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
         self._client = client
+        version = client.connected_server_version
+        if (version.major, version.minor) < _OLDEST:
+            raise JournalError(
+                f"{self.where} could not be used: expected NATS {_OLDEST[0]}.{_OLDEST[1]} or newer, got "
+                f"{version.major}.{version.minor}"
+            )
 
     async def _disconnected(self) -> None:
         """What was being asked on that connection is never answered."""
