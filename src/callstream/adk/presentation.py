@@ -87,6 +87,9 @@ def decision(content: str) -> str:
 ShownEvent: TypeAlias = AguiEvent | CustomEvent
 
 
+_LOOKED_AT: Final = frozenset({ToolCallArgs, ToolCallStart, MessagesSnapshot, ToolCallResult, ToolCallEnd})
+
+
 class Presentation:
     """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it.
 
@@ -105,7 +108,9 @@ class Presentation:
     def show(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:
         made: list[ShownEvent] = []
         for event in events:
-            if isinstance(event, ToolCallArgs):
+            if type(event) not in _LOOKED_AT:
+                pass
+            elif isinstance(event, ToolCallArgs):
                 if not self._streams:
                     self._held.setdefault(event.tool_call_id, []).append(event.delta)
                     continue

@@ -267,7 +267,7 @@ def encode_sse(
     frames = []
     for number, event in enumerate(events, start=1):
         position = f"{seq}.{number}{place}" if number < last else f"{seq}"
-        frames.append(b"id: %b\ndata: %b\n\n" % (position.encode(), encode(event)))
+        frames.append(b"id: %b\ndata: %b\n\n" % (position.encode(), codec.encode(event)))
     return b"".join(frames[skip:])
 
 

@@ -135,7 +135,7 @@ class Translator:
 
     def may_want_snapshot(self, record: Record) -> bool:
         """Whether ``feed`` may set ``snapshot_at`` for this record."""
-        return isinstance(record.event, RunResumed) or self._may_pay(record)
+        return isinstance(record.event, RunResumed) or (self._owes_snapshot and self._may_pay(record))
 
     @property
     def seq(self) -> int:
@@ -154,13 +154,13 @@ class Translator:
         for change in self._run.feed(record):
             made = _TABLE[type(change)](self, change, metadata)
             events += _attributed(made, change) if self._at_work else made
-        if self._may_pay(record):
+        if self._owes_snapshot and self._may_pay(record):
             self._pay_snapshot(len(events) - isinstance(record.event, RunEnded))
         return events
 
     def _may_pay(self, record: Record) -> bool:
         """Whether a snapshot that is owed may be due. What is being written ends with other records than pieces."""
-        return self._owes_snapshot and type(record.event) not in PIECES and not isinstance(record.event, RunResumed)
+        return type(record.event) not in PIECES and not isinstance(record.event, RunResumed)
 
     def _pay_snapshot(self, place: int) -> None:
         """Clients do not continue what is half in a snapshot, so it waits until nothing is being written."""

@@ -181,9 +181,10 @@ class Follower:
         """Whether the reader has accepted them. A run's end is for its task."""
         if self._push is None or self._is_closed or isinstance(records[-1].event, RunEnded):
             return False
-        records = self._unread(records)
         if records[0].seq != self._place.after + 1:
-            return False
+            records = self._unread(records)
+            if records[0].seq != self._place.after + 1:
+                return False
         try:
             is_accepted = self._push(records)
         except Exception as error:  # noqa: BLE001  # it is the reader's, and rises where that waits

@@ -120,7 +120,7 @@ class AppendQueue:
             if self._refusal is not None:
                 loop.call_soon(then, type(self._refusal)(*self._refusal.args))
                 return
-            if self._in_line or not self._fits(waiting):
+            if self._in_line or (self._bytes + waiting.size > self._max_bytes and not self._fits(waiting)):
                 self._in_line.append(waiting)
                 loop.call_later(self._patience, self._give_up, waiting)
                 return
@@ -137,12 +137,13 @@ class AppendQueue:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._expected.discard(run_id)
-            duties = self._duties_of(loop)
+            duties = self._duties.get(loop) or self._duties_of(loop)
             duties.works.append(work)
             if duties.due:
                 return
             if self._expected:
-                self._set_timer(loop, duties)
+                if not duties.is_timed:
+                    self._set_timer(loop, duties)
                 return
             duties.due = len(duties.works)
         self._do_works(loop)

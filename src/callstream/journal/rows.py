@@ -114,6 +114,11 @@ RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | N
 """seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what queries for records give."""
 
 _EVENT_TYPES = frozenset(get_args(RunEvent))
+_PIECE_KINDS: dict[type, int] = {
+    ArgsAppended: Kind.ARGS,
+    TextAppended: Kind.TEXT,
+    ReasoningAppended: Kind.REASONING,
+}
 _decoder = msgspec.json.Decoder(RunEvent)
 _KEPT_BODIES = tuple(f'{{"type":"{kind.__struct_config__.tag}"' for kind in KEPT)
 """How the bodies of such events begin."""
@@ -122,33 +127,30 @@ _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", 
 
 def prepare(entry: RunEvent | Entry) -> Row:
     """The row of an event. Raises UsageError for what is no event of a run, or could not be read back as one."""
+    event: Any  # cast would be a call for every delta
     if type(entry) is Entry:
         event, response_id, author = entry.event, entry.response_id, entry.author
-        for name in (response_id, author):
-            if name is not None and (type(name) is not str or not name.isascii() or "\0" in name):
-                check_id(name)
-        source = Source(response_id, author, None)
     else:
-        event, response_id, author = entry, None, None  # type: ignore[assignment]
-        source = NOWHERE
+        event, response_id, author = entry, None, None
     kind = type(event)
-    if kind is ArgsAppended:
-        call_id: str = event.call_id  # type: ignore[union-attr]  # cast would be a call for every delta
-        if not call_id.isascii() or "\0" in call_id:
-            check_optional_id(call_id)
-        text: str = event.text  # type: ignore[union-attr]
+    code = _PIECE_KINDS.get(kind)
+    message_id = None if code is None or code == Kind.ARGS else event.message_id
+    for name in (response_id, author, message_id):
+        if name is not None and (type(name) is not str or not name.isascii() or "\0" in name):
+            check_id(name)
+    source = Source(response_id, author, message_id) if response_id or author or message_id else NOWHERE
+    if code is not None:
+        if code == Kind.ARGS and (not event.call_id.isascii() or "\0" in event.call_id):
+            check_id(event.call_id)
+        text: str = event.text
         if text.isascii() and "\0" not in text:
-            return Row(event, Kind.ARGS, text, source)
-        return Row(event, *_body(Kind.ARGS, text), source)
-    if kind is TextAppended or kind is ReasoningAppended:
-        code = Kind.TEXT if kind is TextAppended else Kind.REASONING
-        piece = cast(TextAppended, event)
-        return Row(event, *_body(code, piece.text), Source(response_id, author, check_optional_id(piece.message_id)))
+            return Row(event, code, text, source)
+        return Row(event, *_body(code, text), source)
     if kind not in _EVENT_TYPES:
         raise UsageError(f"expected an event of a run, got {kind.__name__}: {event!r:.200}")
     for field in _ID_FIELDS:
         check_optional_id(getattr(event, field, None))
-    if kind is CallCompleted and not isinstance(event.args_json, str | None):  # type: ignore[union-attr]
+    if kind is CallCompleted and not isinstance(event.args_json, str | None):
         raise UsageError(f"expected args_json as JSON text, got {event!r:.200}")
     return Row(event, *_readable(event), source)
 

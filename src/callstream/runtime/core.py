@@ -203,7 +203,7 @@ class RunCore(ABC):
 
     def tighten(self, limits: TextLimits) -> None:
         """The run may write no more than that, either."""
-        self._log.text.limits = self._log.text.limits.tighten(limits)
+        self._log.text.tighten(limits)
 
     # -- what happens to it --
 
@@ -470,10 +470,10 @@ class RunCore(ABC):
             raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
 
     def _apply(self, event: RunEvent, seq: int) -> None:
-        if isinstance(event, MessageReceived):
-            self._answers.keep(event)
         if not isinstance(event, _CALL_EVENTS):
-            if isinstance(event, ResponseEnded):
+            if isinstance(event, MessageReceived):
+                self._answers.keep(event)
+            elif isinstance(event, ResponseEnded):
                 self.engine.observers.response_ended(self, event)
             return
         before = self._ledger.get(event.call_id)

@@ -40,6 +40,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -184,9 +185,16 @@ class TextMeter:
     """Counts what a run's model has written. ``weigh`` before writing, ``apply`` afterwards."""
 
     def __init__(self, limits: TextLimits) -> None:
-        self.limits = limits
+        self.limits = TextLimits()
         self.total = 0
         self._by_call: dict[str | None, int] = {}
+        self.tighten(limits)
+
+    def tighten(self, limits: TextLimits) -> None:
+        """The run may write no more than that, either."""
+        self.limits = self.limits.tighten(limits)
+        least = _stricter(self.limits.max_args_bytes, self.limits.max_run_bytes)
+        self._bound = sys.maxsize if least is None else least  # a run of fewer bytes breaks no limit
 
     def args_bytes(self, call_id: str) -> int:
         return self._by_call.get(call_id, 0)
@@ -206,8 +214,7 @@ class TextMeter:
             size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
             total += size
             weight = weights.get(call_id, 0) + size
-            error = self._excess(call_id, weight, total)
-            if error is not None:
+            if total > self._bound and (error := self._excess(call_id, weight, total)) is not None:
                 return Weighed(weights, number, error)
             weights[call_id] = weight
         return Weighed(weights, len(events))
@@ -440,7 +447,7 @@ class RunLog:
             except Exception as error:  # noqa: BLE001  # the submitter's own
                 _call_soon(batch.then, error)
                 continue
-            wanted = [event for event in events if not self._is_stale(event)]
+            wanted = [event for event in events if not (isinstance(event, _OF_ONE_CALL) and self._is_stale(event))]
             weighed = self.text.weigh(wanted)
             if weighed.error is not None:
                 wanted = wanted[: weighed.fitting]
@@ -489,9 +496,7 @@ class RunLog:
         for seq, event in enumerate(events, first):
             self._apply(event, seq)
 
-    def _is_stale(self, event: RunEvent) -> bool:
-        if not isinstance(event, _OF_ONE_CALL):
-            return False
+    def _is_stale(self, event: ArgsAppended | CallCompleted | CallRunningEarly | CallDiscarded) -> bool:
         call = self._ledger.get(event.call_id)
         return call is not None and call.state is CallState.DISCARDED
 

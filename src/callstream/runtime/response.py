@@ -312,6 +312,8 @@ class Response:
 
     def _translate(self, event: WireEvent | ResponseKept) -> RunEvent | None:
         match event:
+            case TextAppended() | ReasoningAppended() | MessageEnded():
+                return msgspec.structs.replace(event, message_id=self._message_id(event.message_id))
             case ResponseKept():
                 return event
             case ResponseEnded():
@@ -321,8 +323,6 @@ class Response:
                 return msgspec.structs.replace(
                     event, message_id=self._message_id(event.message_id), within=self._within
                 )
-            case TextAppended() | ReasoningAppended() | MessageEnded():
-                return msgspec.structs.replace(event, message_id=self._message_id(event.message_id))
             case CallStarted():
                 return msgspec.structs.replace(
                     event,

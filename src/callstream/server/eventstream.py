@@ -220,7 +220,7 @@ class EventStream(Response):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being sent."""
-        return not self._sending.locked() and not self._has_stalled
+        return self._began is None and not self._has_stalled
 
     def sent(self) -> None:
         """Something was, which spares a heartbeat."""

@@ -186,8 +186,9 @@ class _Client:
     def push(self, records: Sequence[Record]) -> bool:
         if not self.is_ready or len(records) > _FEW or not self._outlet.is_free:
             return False
-        if any(map(self._source.may_want_snapshot, records)):
-            return False
+        for record in records:
+            if self._source.may_want_snapshot(record):
+                return False
         if len(records) > 1:
             records = _joined(records)
         told = [(record.seq, events) for record in records if (events := self._feed(record))]

@@ -336,9 +336,9 @@ class TappedBody:
         try:
             if error is not None:
                 raise error
-            self._was_interrupted |= any(
-                isinstance(event, CallDiscarded) and event.reason == "interrupted" for event in read.events
-            )
+            for event in read.events:
+                if type(event) is CallDiscarded and event.reason == "interrupted":
+                    self._was_interrupted = True
             if read.error is not None:
                 self._judge(read.error)
         except Exception as raised:  # noqa: BLE001  # it rises where the SDK reads

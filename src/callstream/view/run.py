@@ -330,7 +330,7 @@ class RunView:
     def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> list[ViewChange]:
         if not text:
             return []
-        message = self._message(message_id, record)
+        message = self.messages.get(message_id) or self._message(message_id, record)
         passage = message.open_passage
         changes: list[ViewChange] = []
         if passage is None or passage.kind != kind:

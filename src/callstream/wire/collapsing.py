@@ -189,6 +189,7 @@ class Passages:
     """
 
     def __init__(self, form: TextForm) -> None:
+        self.passage_of = form.passage_of
         self._form = form
         self._passage: object = None
         self._texts: list[str] = []
@@ -197,10 +198,6 @@ class Passages:
     @property
     def is_holding(self) -> bool:
         return bool(self._texts)
-
-    def passage_for(self, frame: Frame, text: str) -> Passage | None:
-        """Which passage a frame that said this text may be held for, None if it has to leave as it is."""
-        return self._form.passage_of(frame.payload) if text and frame.payload is not None else None
 
     def hold(self, frame: Frame) -> Joined | None:
         """Holds a frame back. Returns what was held of another passage."""
@@ -512,8 +509,9 @@ class Collapser(ABC, Generic[C]):
         """The passage and the text of a frame that holds nothing else."""
         if self._passages is None or len(events) != 1 or not isinstance(events[0], TextAppended | ReasoningAppended):
             return None
-        passage = self._passages.passage_for(frame, events[0].text)
-        return None if passage is None else (passage, events[0].text)
+        text = events[0].text
+        passage = self._passages.passage_of(frame.payload) if text and frame.payload is not None else None
+        return None if passage is None else (passage, text)
 
     def _pass(self, frame: Frame) -> list[Output]:
         """A frame that leaves, after what is held, unless it is held itself."""

@@ -55,9 +55,11 @@ class Thoughts:
 
     def lead(self) -> None:
         """Something that reasoning leads to has left."""
-        for name in self._names:
-            self._lone.discard(name)
-        self._forget()
+        if self._names:
+            for name in self._names:
+                self._lone.discard(name)
+            self._names = []
+        self._is_cut = False
 
     def miss(self) -> None:
         """A call was left out."""
@@ -67,8 +69,5 @@ class Thoughts:
         """Nothing follows that the reasoning may have led to."""
         for name in self._names if self._is_cut else ():
             self._lone.add(name)
-        self._forget()
-
-    def _forget(self) -> None:
         self._names = []
         self._is_cut = False

@@ -114,14 +114,16 @@ class Transcript:
         return message_id
 
     def append_text(self, text: str, choice: int = 0) -> None:
-        message_id = self.message(choice)
-        text = self._whole_characters(f"text {message_id}", text)
+        message_id = self._messages.get(choice) or self.message(choice)
+        if self._surrogates is not None:
+            text = self._whole_characters(f"text {message_id}", text)
         if text:
             self._events.append(TextAppended(message_id, text))
 
     def append_reasoning(self, text: str, choice: int = 0) -> None:
-        message_id = self.message(choice)
-        text = self._whole_characters(f"reasoning {message_id}", text)
+        message_id = self._messages.get(choice) or self.message(choice)
+        if self._surrogates is not None:
+            text = self._whole_characters(f"reasoning {message_id}", text)
         if text:
             self._events.append(ReasoningAppended(message_id, text))
 
@@ -201,9 +203,10 @@ class Transcript:
 
     def believe_ends(self, choice: int | None = None) -> None:
         """The response, or one choice of it, went on after the calls that have ended: they were not cut off."""
-        for call in self.open_calls():
-            if choice in (None, call.choice):
-                self.believe_end(call)
+        if self._calls:
+            for call in self.open_calls():
+                if choice in (None, call.choice):
+                    self.believe_end(call)
 
     def believe_end(self, call: WireCall) -> None:
         """The response went on after this call."""
