@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.adk.partials import PartialReader
-from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, TextAppended, WireEvent
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallDiscarded,
+    CallStarted,
+    ReasoningAppended,
+    TextAppended,
+    WireEvent,
+)
 from callstream.testing import Finish, Text, ToolCall, encode_whole
 from callstream.wire import decoder_for
 from tests.decoding import calls as folded
@@ -212,6 +221,20 @@ def test_text_of_the_preview_is_not_repeated() -> None:
         final(types.Part(text="One two. Three."), function(name="f", args={"a": "x"})),
     )
     assert "".join(event.text for event in events if isinstance(event, TextAppended)) == "One two. Three."
+
+
+@pytest.mark.parametrize("shown", [(), ("Hm.",), ("Hm.", "One")])
+def test_reasoning_of_a_whole_response_comes_where_it_has_it(shown: tuple[str, ...]) -> None:
+    """Whatever of it the preview had already."""
+    previews = [response(types.Part(text=text, thought=text == "Hm.")) for text in shown]
+    said = [("Hm.", True), ("One.", False), ("And?", True), ("Two.", False)]
+    events = read(*previews, final(*(types.Part(text=text, thought=thought) for text, thought in said)))
+    texts = [event for event in events if isinstance(event, TextAppended | ReasoningAppended)]
+    merged = [
+        ("".join(each.text for each in group), is_thought)
+        for is_thought, group in groupby(texts, lambda each: isinstance(each, ReasoningAppended))
+    ]
+    assert merged == said
 
 
 def test_two_whole_responses_of_one_request() -> None:

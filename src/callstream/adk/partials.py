@@ -24,7 +24,7 @@ import base64
 import copy
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
 
@@ -454,13 +454,17 @@ class PartialReader:
                 return waiting.call_id
         return None
 
-    def _decide_text(self, parts: Iterable[types.Part]) -> None:
-        """Text that the preview did not have. What it had stays as it was shown."""
+    def _decide_text(self, parts: Sequence[types.Part]) -> None:
+        """Text that the preview did not have, in the order of the parts. What it had stays as it was shown."""
+        had: dict[bool, int] = {}
         for is_thought, shown in self._shown.items():
             whole = "".join(part.text for part in parts if part.text and bool(part.thought) is is_thought)
-            if whole.startswith(shown):
-                self._append_text(whole.removeprefix(shown), is_thought)
+            had[is_thought] = len(shown if whole.startswith(shown) else whole)
             self._shown[is_thought] = ""
+        for part in parts:
+            text, is_thought = part.text or "", bool(part.thought)
+            self._append_text(text[had[is_thought] :], is_thought)
+            had[is_thought] = max(0, had[is_thought] - len(text))
 
     def _append_text(self, text: str, is_thought: bool) -> None:
         if text and is_thought:

@@ -166,7 +166,8 @@ EventBatches: TypeAlias = AsyncGenerator[tuple[list[ShownEvent], int | None], No
 class AgentStream:
     """The events of one run. ``thread_at``: its thread up to a record. ``own``: the messages that the client has sent.
 
-    ``ends_with_snapshot``: whether a snapshot of the thread is the last event before the run's end.
+    ``ends_with_snapshot``: whether a snapshot of the thread, if it has any messages, is the last event before the run's
+    end.
     """
 
     def __init__(
@@ -217,7 +218,9 @@ class AgentStream:
     async def _translate(self, record: Record) -> list[AguiEvent]:
         events = self._translator.feed(record)
         if isinstance(record.event, RunEnded) and self._ends_with_snapshot:
-            events.insert(-1, (await self._thread_at(record)).snapshot())
+            snapshot = (await self._thread_at(record)).snapshot()
+            if snapshot.messages:
+                events.insert(-1, snapshot)
         elif self._translator.snapshot_at is not None:
             own = [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in self._own]
             events.insert(self._translator.snapshot_at, (await self._thread_at(record)).snapshot(own))

@@ -184,7 +184,7 @@ ThreadKey: TypeAlias = tuple[str, str, str]
 """The names of an app, a user and a thread."""
 
 _REMEMBERED: Final = 10_000
-"""Threads whose sessions have other ids than they."""
+"""Threads whose sessions have other ids than they, or no mark."""
 _LOOK_INTERVAL: Final = 60.0
 _AWAITING_SECONDS: Final = 24 * 3600.0
 _REFUSALS: Final = (ValueError, TypeError, LookupError, NotImplementedError, ClientError)
@@ -204,19 +204,26 @@ class Threads:
         self._session_ids: dict[tuple[str, str, str], str] = {}
 
     async def find(self, app_name: str, user_id: str, thread_id: str) -> Session | None:
-        """The session of a thread with all its events, None if it has none yet."""
-        known = self._session_ids.get((app_name, user_id, thread_id), thread_id)
-        if known != thread_id or self._thread_is_session:
-            session = await self._session(app_name, user_id, known)
-            # Rewinding a session takes away what its state had from the beginning.
-            if session is not None and session.state.get(THREAD_KEY) in (None, thread_id):
-                return session
-        listed = await self.service.list_sessions(app_name=app_name, user_id=user_id)
-        for session in listed.sessions:
-            if session.state.get(THREAD_KEY) == thread_id:
-                self._remember(app_name, user_id, thread_id, session.id)
-                return await self.service.get_session(app_name=app_name, user_id=user_id, session_id=session.id)
-        return None
+        """The session of a thread with all its events, None if it has none yet.
+
+        One that is marked with the thread comes before one that has the thread's id and no mark: that is another
+        program's, or was rewound, which takes away what its state had from the beginning.
+        """
+        known = self._session_ids.get((app_name, user_id, thread_id))
+        found: Session | None = None
+        if known is not None or self._thread_is_session:
+            found = await self._session(app_name, user_id, known or thread_id)
+            if found is not None and _is_marked(found, app_name, thread_id, or_not_at_all=known is not None):
+                return found
+        listed = (await self.service.list_sessions(app_name=app_name, user_id=user_id)).sessions
+        marked = next((each.id for each in listed if _is_marked(each, app_name, thread_id)), None)
+        if marked is not None or (found is None and any(each.id == thread_id for each in listed)):
+            session_id = marked or thread_id
+            found = await self.service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+        if found is None or not _is_marked(found, app_name, thread_id, or_not_at_all=True):
+            return None
+        self._remember(app_name, user_id, thread_id, found.id)
+        return found
 
     async def open(self, app_name: str, user_id: str, thread_id: str) -> Session:
         """The session of a thread; a new one if it has none."""
@@ -225,7 +232,8 @@ class Threads:
             state = {THREAD_KEY: thread_id, APP_KEY: app_name, USER_KEY: user_id}
             create = partial(self.service.create_session, app_name=app_name, user_id=user_id, state=state)
             session = await self._create(create, thread_id) if self._thread_is_session else await create()
-            self._remember(app_name, user_id, thread_id, session.id)
+            if session.id != thread_id:
+                self._remember(app_name, user_id, thread_id, session.id)
         return session
 
     async def _session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
@@ -270,8 +278,6 @@ class Threads:
 
     def _remember(self, app_name: str, user_id: str, thread_id: str, session_id: str) -> None:
         """Saves the list of sessions the next time. Clients make as many threads as they like, so not for ever."""
-        if session_id == thread_id:
-            return
         if len(self._session_ids) >= _REMEMBERED:
             self._session_ids.clear()
         self._session_ids[app_name, user_id, thread_id] = session_id
@@ -283,6 +289,13 @@ class Threads:
             event = history_event(message, author, names)
             if event is not None:
                 await self.service.append_event(session, event)
+
+
+def _is_marked(session: Session, app_name: str, thread_id: str, *, or_not_at_all: bool = False) -> bool:
+    """Whether a session says that it is this thread's, or at least nobody else's. Some services mix the apps' sessions."""
+    thread = session.state.get(THREAD_KEY)
+    is_the_apps = session.state.get(APP_KEY) in (None, app_name)
+    return is_the_apps and (thread == thread_id or (or_not_at_all and thread is None))
 
 
 def split(

@@ -285,6 +285,12 @@ async def test_messages_snapshot(cs: Callstream, models: Models) -> None:
     assert [message["content"] for message in events[-2]["messages"]] == ["one", "First.", "two", "Second."]
 
 
+async def test_a_thread_without_messages_has_no_snapshot_of_them(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), emit_messages_snapshot=True))
+        assert kinds(await client.run()) == ["RUN_STARTED", "RUN_FINISHED"]
+
+
 @pytest.mark.parametrize("options", [{}, {"streaming_function_call_arguments": False, "emit_messages_snapshot": True}])
 async def test_a_response_that_another_process_asks_for_again_is_taken_back(
     cs: Callstream, models: Models, options: dict[str, Any]

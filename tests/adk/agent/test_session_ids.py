@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import pytest
+from google.adk.events.event import Event
 from google.adk.sessions import InMemorySessionService
+from google.genai import types
 
 from callstream import Callstream
 from callstream.testing import Finish, Text
 from tests.adk.hosting import Models, agent_of, scripted
 
-from .agents import adk_agent, gemini
+from .agents import adk_agent, gemini, texts_in
 from .clients import Client, kinds
 
 
@@ -86,3 +89,59 @@ async def test_a_service_that_makes_no_session_at_all_is_named_in_the_log(
         with caplog.at_level(logging.ERROR, "callstream"):
             assert kinds(await Client(agent, "one").send())[-1] == "RUN_ERROR"
     assert "Full made no session for thread 'one', neither with that id nor without one" in caplog.text
+
+
+async def native(sessions: InMemorySessionService, session_id: str, **state: Any) -> None:
+    """A session that another program has made, and a person's question in it."""
+    session = await sessions.create_session(app_name="app", user_id="user", session_id=session_id, state=state)
+    said = types.Content(role="user", parts=[types.Part(text=f"asked in {session_id}")])
+    await sessions.append_event(session, Event(author="user", invocation_id="i", content=said))
+
+
+@pytest.mark.parametrize("is_thread_id", [True, False, None])
+async def test_a_session_that_has_the_threads_id_is_found(
+    is_thread_id: bool | None, cs: Callstream, models: Models
+) -> None:
+    sessions = InMemorySessionService()
+    await native(sessions, "one")
+    async with scripted("gemini", [[Text("Done."), Finish()]]) as provider:
+        root = agent_of(gemini(models, provider))
+        agent = adk_agent(cs, root, session_service=sessions, use_thread_id_as_session_id=is_thread_id)
+        assert kinds(await Client(agent, "one").send("More"))[-1] == "RUN_FINISHED"
+        assert texts_in(json.loads(provider.requests[0].body)) == ["asked in one", "More"]
+    assert len((await sessions.list_sessions(app_name="app", user_id="user")).sessions) == 1
+
+
+@pytest.mark.parametrize("is_thread_id", [True, False, None])
+async def test_a_session_marked_with_a_thread_is_its_session_before_all_others(
+    is_thread_id: bool | None, cs: Callstream, models: Models
+) -> None:
+    """One that only has the thread's id may be of a program that knows no threads."""
+    sessions = InMemorySessionService()
+    await native(sessions, "one")
+    await native(sessions, "other app's", _ag_ui_thread_id="one", _ag_ui_app_name="other")
+    await native(sessions, "its own", _ag_ui_thread_id="one")
+    async with scripted("gemini", [[Text("Done."), Finish()]] * 2) as provider:
+        root = agent_of(gemini(models, provider))
+        agent = adk_agent(cs, root, session_service=sessions, use_thread_id_as_session_id=is_thread_id)
+        client = Client(agent, "one")
+        for text in ("More", "Again"):
+            assert kinds(await client.send(text))[-1] == "RUN_FINISHED"
+        assert texts_in(json.loads(provider.requests[0].body)) == ["asked in its own", "More"]
+
+
+async def test_sessions_are_listed_once_for_a_thread_that_another_program_began(cs: Callstream, models: Models) -> None:
+    class Counted(InMemorySessionService):
+        listed = 0
+
+        async def list_sessions(self, **kwargs: Any) -> Any:
+            self.listed += 1
+            return await super().list_sessions(**kwargs)
+
+    sessions = Counted()
+    await native(sessions, "one")
+    async with scripted("gemini", [[Text("Done."), Finish()]] * 2) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions), "one")
+        for text in ("More", "Again"):
+            await client.send(text)
+    assert sessions.listed == 1
