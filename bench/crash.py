@@ -1,12 +1,13 @@
 """Kills a writing process again and again, and reads what its journal kept.
 
-``python -m bench.crash [--backend sqlite|postgres|both] [--kills 200] [--seed 1]``
+``python -m bench.crash [--backend sqlite|postgres|nats|both] [--kills 200] [--seed 1]``
 
 A child process streams calls through ``append``, three runs at once, and reports every acknowledgement through a pipe.
 It is killed with SIGKILL: half of the times right after its n-th acknowledgement, n = 1, 2, 3, …, the other half at a
 random moment. After each kill the journal is opened anew and must hold, of every run, records 1 to n without a gap and
 with the right content, n being at least what was acknowledged; a sweep must bring every run to its end and every call
 to a final state, or leave it awaiting an answer; and a new run must work. All kills of a backend hit the same store.
+``nats`` is PostgreSQL with a log on three servers of NATS beside it; ``bench.nodes`` kills those.
 The last line is ``kills N, records acknowledged N, records lost N``; the exit code is 1 if anything was lost or wrong.
 """
 
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.nats import nats_cluster, with_log
 from bench.postgres import postgres_url, with_schema
 from callstream.calls import FINAL, CallState
 from callstream.errors import UsageError
@@ -230,9 +232,15 @@ def crash_postgres(kills: int, seed: int, url: str) -> Tally:
     return asyncio.run(crash(with_schema(url, f"crash_{os.getpid()}"), kills, seed))
 
 
+def crash_nats(kills: int, seed: int, url: str) -> Tally:
+    name = f"crash_{os.getpid()}"
+    with nats_cluster(3) as cluster:
+        return asyncio.run(crash(with_log(with_schema(url, name), cluster.log, name), kills, seed))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kills a writing process again and again.")
-    parser.add_argument("--backend", choices=["sqlite", "postgres", "both"], default="both")
+    parser.add_argument("--backend", choices=["sqlite", "postgres", "nats", "both"], default="both")
     parser.add_argument("--kills", type=int, default=200, help="for each backend")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--child", metavar="URL", help=argparse.SUPPRESS)
@@ -244,12 +252,13 @@ def main() -> int:
     total = Tally()
     for backend in ["sqlite", "postgres"] if options.backend == "both" else [options.backend]:
         print(f"{backend}:", flush=True)
-        with postgres_url() if backend == "postgres" else nullcontext("") as url:
-            tally = (
-                crash_sqlite(options.kills, options.seed)
-                if backend == "sqlite"
-                else crash_postgres(options.kills, options.seed, url)
-            )
+        with postgres_url() if backend != "sqlite" else nullcontext("") as url:
+            if backend == "sqlite":
+                tally = crash_sqlite(options.kills, options.seed)
+            elif backend == "postgres":
+                tally = crash_postgres(options.kills, options.seed, url)
+            else:
+                tally = crash_nats(options.kills, options.seed, url)
         print(f"  {tally.line()}", flush=True)
         total.kills += tally.kills
         total.acknowledged += tally.acknowledged

@@ -1,6 +1,9 @@
-"""What the journal costs: ``python -m bench.journal [--quick] [--backend sqlite|postgres|both]``.
+"""What the journal costs: ``python -m bench.journal [--quick] [--backend sqlite|postgres|nats|both|all] [--only cost]``.
 
-Three tables. **Rate**: durable deltas per second with 1, 100 and 1,000 runs at once, each appending one delta of eight
+``both`` is SQLite and PostgreSQL, ``all`` these and PostgreSQL with a log in NATS (three servers on this machine, and
+each message on their disks), which has the last two tables only.
+
+Four tables. **Rate**: durable deltas per second with 1, 100 and 1,000 runs at once, each appending one delta of eight
 characters after the other, beside a bare loop of the driver that writes the same rows into the same table in batches of
 the same size (SQLite: ``executemany`` in a transaction; PostgreSQL: asyncpg's ``executemany``, which is a transaction).
 Both are measured in turns and for equally long, so that what else the machine does hits both; the median of the rounds
@@ -12,6 +15,7 @@ characters, which no database can compress; PostgreSQL compresses what is longer
 measurement. The row of 0 KiB is a run with one call that has no arguments, in bytes a run: that much every run costs
 beside its text. After compaction at most 1.3 is wanted for prose and 2 for random text.
 **Follow**: the time from calling ``append`` to the record in a follower's hands, in the same process and in another.
+**Cost**: see ``bench.journalcost``.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ from itertools import count, islice
 from statistics import median
 from typing import Any, NamedTuple
 
+from bench.journalcost import cost_table, engine_of
+from bench.nats import Cluster, nats_cluster, with_log
 from bench.postgres import postgres_url, with_schema
 from bench.table import Table
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEnded, RunStarted, TextAppended
@@ -72,7 +78,7 @@ class Store(NamedTuple):
 
 
 @asynccontextmanager
-async def fresh(backend: str, server: str | None, folder: str) -> AsyncIterator[Store]:
+async def fresh(backend: str, server: str | None, folder: str, cluster: Cluster | None = None) -> AsyncIterator[Store]:
     """An empty store; a schema is dropped at the end."""
     name = f"bench_{uuid.uuid4().hex[:12]}"
     if backend == "sqlite":
@@ -81,7 +87,8 @@ async def fresh(backend: str, server: str | None, folder: str) -> AsyncIterator[
     assert server is not None
     import asyncpg
 
-    yield Store(backend, with_schema(server, name))
+    url = with_schema(server, name)
+    yield Store(backend, url if cluster is None else with_log(url, cluster.log, name))
     connection = await asyncpg.connect(server)
     await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
     await connection.close()
@@ -292,11 +299,13 @@ async def write_times(journal: Journal, count: int) -> None:
     await journal.append("run", [RunEnded("finished")])
 
 
-async def follow_table(backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts) -> None:
+async def follow_table(
+    backend: str, server: str | None, folder: str, quick: bool, verdicts: Verdicts, cluster: Cluster | None
+) -> None:
     table = Table(f"journal, follow, {backend}: milliseconds from append to a follower", ["follower", "p50", "p99"])
     count = 100 if quick else 400
     for place in ("same process", "other process"):
-        async with fresh(backend, server, folder) as store:
+        async with fresh(backend, server, folder, cluster) as store:
             journal = open_journal(store.url, housekeeping=None)
             await journal.append("run", [RunStarted("thread")])
             found = await (followed_here if place == "same process" else followed_elsewhere)(journal, store.url, count)
@@ -331,16 +340,25 @@ async def followed_elsewhere(journal: Journal, url: str, count: int) -> list[flo
     return found
 
 
-async def measure(backend: str, server: str | None, quick: bool, verdicts: Verdicts) -> None:
+async def measure(
+    backend: str, server: str | None, cluster: Cluster | None, quick: bool, only: str | None, verdicts: Verdicts
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        await rate_table(backend, server, folder, quick, verdicts)
-        await bytes_table(backend, server, folder, quick, verdicts)
-        await follow_table(backend, server, folder, quick, verdicts)
+        if cluster is None and only in (None, "rate"):
+            await rate_table(backend, server, folder, quick, verdicts)
+        if cluster is None and only in (None, "bytes"):
+            await bytes_table(backend, server, folder, quick, verdicts)
+        if only in (None, "follow"):
+            await follow_table(backend, server, folder, quick, verdicts, cluster)
+        if only in (None, "cost"):
+            engine = await engine_of(server, cluster)
+            await cost_table(backend, lambda: fresh(backend, server, folder, cluster), engine, quick)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="What the journal costs.")
-    parser.add_argument("--backend", choices=["sqlite", "postgres", "both"], default="both")
+    parser.add_argument("--backend", choices=["sqlite", "postgres", "nats", "both", "all"], default="both")
+    parser.add_argument("--only", choices=["rate", "bytes", "follow", "cost"], help="one table")
     parser.add_argument("--quick", action="store_true", help="fewer rows, a rougher figure")
     parser.add_argument("--follow", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -348,10 +366,13 @@ def main() -> int:
         asyncio.run(follow_elsewhere(options.follow, "run"))
         return 0
     verdicts = Verdicts()
-    backends = ["sqlite", "postgres"] if options.backend == "both" else [options.backend]
-    for backend in backends:
-        with postgres_url() if backend == "postgres" else nullcontext(None) as server:
-            asyncio.run(measure(backend, server, options.quick, verdicts))
+    several = {"both": ["sqlite", "postgres"], "all": ["sqlite", "postgres", "nats"]}
+    for backend in several.get(options.backend, [options.backend]):
+        with (
+            postgres_url() if backend != "sqlite" else nullcontext(None) as server,
+            nats_cluster(3) if backend == "nats" else nullcontext(None) as cluster,
+        ):
+            asyncio.run(measure(backend, server, cluster, options.quick, options.only, verdicts))
     return 1 if verdicts.failed else 0
 
 

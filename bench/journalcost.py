@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bench.nats import Cluster, nats_cluster
+from bench.nats import Cluster
 from bench.table import Table
 from callstream.events import CallStarted, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
@@ -53,9 +53,23 @@ def folder_bytes(cluster: Cluster) -> int:
     return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
 
 
-@contextmanager
-def no_log() -> Iterator[None]:
-    yield None
+async def engine_of(server: str | None, cluster: Cluster | None) -> Engine:
+    """The servers of PostgreSQL and of NATS, where there are any."""
+    pid = None if server is None else await postmaster(server)
+
+    def cpu() -> float:
+        database = process_seconds(pid) if pid is not None else 0.0
+        return database + (cluster.cpu_seconds() if cluster is not None else 0.0)
+
+    return Engine(cpu, lambda: folder_bytes(cluster) if cluster is not None else 0)
+
+
+async def stored(journal: Journal, engine: Engine) -> int:
+    """Bytes of the database's tables, and of the files of the log's servers."""
+    store: Any = journal._store  # type: ignore[attr-defined]
+    index = getattr(store, "_index", store)
+    stats = await journal._worker.do(index.reader.stats)
+    return int(stats["stored_bytes"]) + await asyncio.to_thread(engine.size)
 
 
 class Cost(NamedTuple):
@@ -87,30 +101,29 @@ async def paced(journal: Journal, runs: int, seconds: float, engine: Engine) -> 
             await journal.append(f"run {number}", [TextAppended("m", "12345678")])
             answers.append(time.perf_counter() - began)
 
-    stored = await asyncio.to_thread(engine.size) + int((await journal.stats())["stored_bytes"])
+    before = await stored(journal, engine)
     here, there = time.process_time(), engine.cpu()
     async with asyncio.TaskGroup() as tasks:
         for number in range(runs):
             tasks.create_task(write(number))
     here, there = time.process_time() - here, engine.cpu() - there
-    grown = await asyncio.to_thread(engine.size) + int((await journal.stats())["stored_bytes"]) - stored
+    grown = await stored(journal, engine) - before
     deltas = runs * each
     return Cost(here / deltas * 1e6, there / deltas * 1e6, grown / deltas, sorted(answers))
 
 
-async def cost_table(backend: str, opened: Callable[[], object], engine: Engine, quick: bool) -> None:
+async def cost_table(
+    backend: str, opened: Callable[[], AbstractAsyncContextManager[Any]], engine: Engine, quick: bool
+) -> None:
     """``opened`` gives the URLs of empty journals, as an async context manager."""
     table = Table(
         f"journal, cost, {backend}: for a delta, at {DELTAS_A_SECOND} a second and run",
         ["runs", "µs here", "µs of the servers", "bytes", "answer p50, ms", "p99, ms"],
     )
     for runs in (100, 300):
-        async with opened() as store:  # type: ignore[attr-defined]
+        async with opened() as store:
             journal = open_journal(store.url, housekeeping=None)
             cost = await paced(journal, runs, 5 if quick else 20, engine)
             await journal.aclose()
         table.row(runs, cost.client, cost.engine, cost.stored, cost.at(0.5) * 1000, cost.at(0.99) * 1000)
     table.print()
-
-
-__all__ = ["Engine", "cost_table", "folder_bytes", "nats_cluster", "no_log", "postmaster", "process_seconds"]

@@ -37,8 +37,8 @@ async def on_thread(journal: Journal, work: Callable[..., Any], *args: Any) -> A
 async def messages(journal: Journal) -> int:
     """How many there are of all writers."""
     link = engine(journal)._link
-    found = await on_thread(journal, link._api, "STREAM.INFO", {"subjects_filter": ">"})
-    return sum((found.state.subjects or {}).values())
+    states = [await on_thread(journal, link._state, name) for name in link._address.names]
+    return sum(sum((state.subjects or {}).values()) for state in states)
 
 
 async def trim(journal: Journal) -> None:
@@ -70,6 +70,7 @@ def index_reads(journal: Journal) -> list[str]:
         ("log=nats://a:port", "got 'a:port' among the hosts"),
         ("log=nats://a/b", "got 'a/b' among the hosts"),
         ("log=nats://a&log_stream=a.b", "log_stream must be a plain name"),
+        ("log=nats://a&log_streams=0", "log_streams is a number from 1 to 1000"),
         ("log=nats://a&log_durability=none", "log_durability is strict or relaxed"),
         ("log=nats://a&log_monitor=a:8222", "expected log_monitor=http"),
         ("log=nats://a&log_sync=on", "got log_sync"),
@@ -88,6 +89,8 @@ def test_an_address_is_read() -> None:
     assert not found.is_strict
     assert found.where == "the NATS stream 'callstream' at a:4222, b:4333"
     assert nats_address({"log": "tls://a", "log_monitor": "https://m"}).monitors == ("https://m",)
+    spread = nats_address({"log": "nats://a", "log_stream": "s", "log_streams": "3"})
+    assert {spread.stream_of(str(number)) for number in range(100)} == set(spread.names) == {"s_0", "s_1", "s_2"}
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///calls.db"])
@@ -253,6 +256,24 @@ async def test_what_dead_writers_left_is_erased_and_what_others_need_is_not(plac
     await on_thread(alive, engine(alive).trim_dead, kept)
     assert await messages(alive) == 2  # the turn and the piece of the one that is there
     assert len(await records(alive, "s")) == 4
+
+
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_processes_may_be_spread_over_streams(url: str, nats_server: Node) -> None:
+    spread = with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "spread", relaxed=True)
+    three = f"{spread}&log_streams=3"
+    journals = [open_journal(three, housekeeping=None) for _ in range(8)]
+    for number, journal in enumerate(journals):
+        await journal.append(f"r{number}", [START, TextAppended("m", "a")])
+        await journal.append(f"r{number}", [TextAppended("m", "b")])
+    for journal in journals[:2]:
+        assert [len(await records(journal, f"r{number}")) for number in range(8)] == [3] * 8
+    assert await messages(journals[0]) == 16
+    for journal in journals:
+        await journal.aclose()
+    with pytest.raises(JournalError, match="spread over 3 streams: expected log_streams=3"):
+        await open_journal(f"{spread}&log_streams=2", housekeeping=None)
 
 
 # -- followers ---------------------------------------------------------------------------------------------------------

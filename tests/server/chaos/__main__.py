@@ -3,7 +3,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from contextlib import nullcontext
 
+from bench.nats import nats_cluster
 from tests.journal.server import postgres_server
 
 from .chaos import Chaos
@@ -20,10 +22,12 @@ def main() -> int:
         "--workers", type=int, default=1, help="one address with so many workers, instead of two replicas"
     )
     parser.add_argument("--go-on", action="store_true", help="replicas go on with the runs of dead ones")
+    parser.add_argument("--log", choices=["nats"], help="the log of live runs beside PostgreSQL, on three servers")
     given = parser.parse_args()
-    with postgres_server() as server:
+    with postgres_server() as server, nats_cluster(3) if given.log else nullcontext() as cluster:
         chaos = Chaos(server.get_uri(), given.threads, given.turns, given.kills, given.seed, given.lease, given.workers)
         chaos.goes_on = given.go_on
+        chaos.log = cluster.log if cluster is not None else ""
         asyncio.run(chaos.play())
     print(chaos.line(), flush=True)
     return 0 if chaos.is_well else 1

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from google.adk.sessions import DatabaseSessionService
 
+from bench.nats import with_log
 from callstream.agui import Conversation
 from callstream.calls import FINAL, CallState
 from callstream.events import RunResumed
@@ -37,6 +38,8 @@ class Chaos:
         self._url = url
         self._workers = workers
         self.goes_on = False
+        self.log = ""
+        """What the journal's URL says of a log beside PostgreSQL."""
         self._turns = turns
         self._wanted_kills = kills
         self._lease = lease
@@ -64,6 +67,8 @@ class Chaos:
     async def play(self) -> None:
         schema = f"chaos_{os.getpid()}"
         journal_url = f"{self._url}{'&' if '?' in self._url else '?'}schema={schema}"
+        if self.log:
+            journal_url = with_log(journal_url, self.log, schema)
         sessions_url = self._url.replace("postgresql://", "postgresql+asyncpg://", 1)
         journal = open_journal(journal_url, housekeeping=None)
         await journal.open()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import urllib.request
+import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
@@ -23,7 +24,8 @@ from callstream.journal.store import Stale, StoreAway
 
 _log = logging.getLogger("callstream.journal")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
-_OPTIONS = ("log", "log_stream", "log_durability", "log_monitor", "log_creds")
+_OPTIONS = ("log", "log_stream", "log_streams", "log_durability", "log_monitor", "log_creds")
+_MAX_STREAMS = 1000
 _SCHEMES = ("nats", "tls")
 _PORT = 4222
 _MONITOR_PORT = 8222
@@ -48,19 +50,36 @@ _NO_STREAM = 10059
 _STREAM_TAKEN = 10058
 _TOO_FEW_NODES = (10005, 10074)
 _UNAVAILABLE = 503
+_STREAMS = "callstream.streams"
 
 Feed: TypeAlias = Callable[[int, int, bytes], None]
 """Called with a message's place, the place of the one before it on its subject, and what it holds."""
 
 
 class NatsAddress(msgspec.Struct, frozen=True):
-    """Where the log is. ``is_strict``: what is acknowledged has to be on the disks of a majority of three servers."""
+    """Where the log is. ``is_strict``: what is acknowledged has to be on the disks of a majority of three servers.
+
+    ``streams``: over so many the processes are spread, each with a leader of its own.
+    """
 
     servers: tuple[str, ...]
     stream: str = "callstream"
+    streams: int = 1
     is_strict: bool = True
     monitors: tuple[str, ...] = ()
     credentials: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the streams."""
+        return [self._name(number) for number in range(self.streams)]
+
+    def stream_of(self, writer: str) -> str:
+        """The stream of a writer, by a hash of its name: always the same, for every process."""
+        return self._name(zlib.crc32(writer.encode()) % self.streams)
+
+    def _name(self, number: int) -> str:
+        return self.stream if self.streams == 1 else f"{self.stream}_{number}"
 
     @property
     def where(self) -> str:
@@ -69,7 +88,9 @@ class NatsAddress(msgspec.Struct, frozen=True):
 
 
 def nats_address(options: Mapping[str, str]) -> NatsAddress:
-    """From what the journal's URL says: ``log``, ``log_stream``, ``log_durability``, ``log_monitor``, ``log_creds``."""
+    """From what the journal's URL says: ``log``, ``log_stream``, ``log_streams``, ``log_durability``, ``log_monitor``,
+    ``log_creds``.
+    """
     if unknown := options.keys() - _OPTIONS:
         raise UsageError(f"expected {', '.join(_OPTIONS)} of a log, got {', '.join(sorted(unknown))}")
     url = options["log"]
@@ -93,6 +114,9 @@ def nats_address(options: Mapping[str, str]) -> NatsAddress:
     stream = options.get("log_stream", "callstream")
     if not _NAME.fullmatch(stream):
         raise UsageError(f"log_stream must be a plain name of at most 41 letters, digits, _ and -, got {stream!r}")
+    streams = options.get("log_streams", "1")
+    if not streams.isdecimal() or not 1 <= int(streams) <= _MAX_STREAMS:
+        raise UsageError(f"log_streams is a number from 1 to {_MAX_STREAMS}, got {streams!r}")
     durability = options.get("log_durability", "strict")
     if durability not in ("strict", "relaxed"):
         raise UsageError(f"log_durability is strict or relaxed, got {durability!r}")
@@ -100,7 +124,9 @@ def nats_address(options: Mapping[str, str]) -> NatsAddress:
         monitors = named.split(",")
         if not all(monitor.startswith(("http://", "https://")) for monitor in monitors):
             raise UsageError("expected log_monitor=http://host:8222,http://host:8222, got something else")
-    return NatsAddress(tuple(servers), stream, durability == "strict", tuple(monitors), options.get("log_creds"))
+    return NatsAddress(
+        tuple(servers), stream, int(streams), durability == "strict", tuple(monitors), options.get("log_creds")
+    )
 
 
 class _Error(msgspec.Struct):
@@ -121,6 +147,7 @@ class _Config(msgspec.Struct):
     subjects: list[str] = []
     allow_direct: bool = False
     republish: dict[str, Any] | None = None
+    metadata: dict[str, str] = {}
 
 
 class _Message(msgspec.Struct):
@@ -165,7 +192,8 @@ class Link:
         self._broke = broke
         try:
             await self._connect()
-            await self._prepare_stream()
+            for name in self._address.names:
+                await self._prepare_stream(name)
             if self._address.is_strict:
                 await self._check_disks()
         except BaseException:
@@ -189,7 +217,7 @@ class Link:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def subject(self, writer: str) -> str:
-        return f"{self._address.stream}.log.{writer}"
+        return f"{self._address.stream_of(writer)}.log.{writer}"
 
     async def publish(self, writer: str, message: bytes, expected: int | None) -> int:
         """Adds a message to what that writer has, and returns its place, once it is kept.
@@ -207,7 +235,7 @@ class Link:
     async def last(self, writer: str) -> int:
         """The place of the last message of that writer, 0 if there is none. The stream's leader says it."""
         try:
-            answer = await self._api("STREAM.MSG.GET", {"last_by_subj": self.subject(writer)})
+            answer = await self._api("STREAM.MSG.GET", writer, {"last_by_subj": self.subject(writer)})
         except Refused as refused:
             if refused.error.err_code == _NO_MESSAGE:
                 return 0
@@ -226,7 +254,7 @@ class Link:
             answers = await client.subscribe(inbox, pending_msgs_limit=0, pending_bytes_limit=0)
             try:
                 await client.publish(
-                    f"$JS.API.DIRECT.GET.{self._address.stream}", msgspec.json.encode(wanted), reply=inbox
+                    f"$JS.API.DIRECT.GET.{self._address.stream_of(writer)}", msgspec.json.encode(wanted), reply=inbox
                 )
                 while True:
                     answer = await answers.next_msg(self._seconds())
@@ -248,20 +276,26 @@ class Link:
             feed(int(headers.get("Nats-Sequence", 0)), int(headers.get("Nats-Last-Sequence", 0)), message.data)
 
         with self._failing():
-            return await self._connected().subscribe(f"{self._address.stream}.live.{writer}", cb=take)
+            return await self._connected().subscribe(f"{self._address.stream_of(writer)}.live.{writer}", cb=take)
 
     async def purge(self, writer: str, before: int) -> None:
         """Erases the messages of that writer before that place."""
-        await self._asked(self._api("STREAM.PURGE", {"filter": self.subject(writer), "seq": before}))
+        await self._asked(self._api("STREAM.PURGE", writer, {"filter": self.subject(writer), "seq": before}))
 
     async def stored_bytes(self) -> int:
-        state = (await self._asked(self._api("STREAM.INFO", {}))).state
-        return state.bytes if state else 0
+        return sum([(await self._state(name)).bytes for name in self._address.names])
 
-    async def writers(self) -> tuple[int, list[str]]:
-        """The place of the last message of all, and who has messages."""
-        state = (await self._asked(self._api("STREAM.INFO", {"subjects_filter": ">"}))).state or _State()
-        return state.last_seq, [subject.rpartition(".")[2] for subject in state.subjects or {}]
+    async def writers(self) -> dict[str, int]:
+        """Who has messages, and a place that none of them is after."""
+        found: dict[str, int] = {}
+        for name in self._address.names:
+            state = await self._state(name)
+            found |= {subject.rpartition(".")[2]: state.last_seq for subject in state.subjects or {}}
+        return found
+
+    async def _state(self, name: str) -> _State:
+        answer = await self._asked(self._ask("STREAM.INFO", name, {"subjects_filter": ">"}))
+        return answer.state or _State()
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -307,10 +341,9 @@ class Link:
     async def _reconnected(self) -> None:
         self._broke()
 
-    async def _prepare_stream(self) -> None:
-        name = self._address.stream
+    async def _prepare_stream(self, name: str) -> None:
         try:
-            found = (await self._api("STREAM.INFO", {})).config or _Config()
+            found = (await self._ask("STREAM.INFO", name, {})).config or _Config()
         except nats.errors.NoRespondersError as error:
             raise JournalError(
                 f"{self.where} could not be used: its server has no JetStream, or none that has a leader; a server "
@@ -319,31 +352,35 @@ class Link:
         except Refused as refused:
             if refused.error.err_code != _NO_STREAM:
                 raise self._failure(refused) from refused
-            found = await self._create_stream()
+            found = await self._create_stream(name)
         if found.subjects != [f"{name}.log.*"] or not found.allow_direct or found.republish is None:
             raise JournalError(f"{self.where} is another program's: name another one with log_stream=")
+        if (streams := found.metadata.get(_STREAMS)) != str(self._address.streams):
+            raise JournalError(
+                f"{self.where} is spread over {streams or 'no known number of'} streams: expected log_streams={streams} in "
+                f"the journal's URL, got {self._address.streams}"
+            )
         if self._address.is_strict and (found.num_replicas < _REPLICAS or found.storage != "file"):
             raise self._not_durable(
                 f"the stream is kept by {found.num_replicas} server{'s' * (found.num_replicas > 1)} in {found.storage}"
             )
 
-    async def _create_stream(self) -> _Config:
+    async def _create_stream(self, name: str) -> _Config:
         for replicas in (_REPLICAS, 1):
             try:
-                created = await self._api("STREAM.CREATE", self._stream(replicas))
+                created = await self._ask("STREAM.CREATE", name, self._stream(name, replicas))
                 return created.config or _Config()
             except Refused as refused:
                 code = refused.error.err_code
                 if code == _STREAM_TAKEN:  # another process was quicker
-                    return (await self._asked(self._api("STREAM.INFO", {}))).config or _Config()
+                    return (await self._asked(self._ask("STREAM.INFO", name, {}))).config or _Config()
                 if code not in _TOO_FEW_NODES or replicas == 1:
                     raise self._failure(refused) from refused
                 if self._address.is_strict:
                     raise self._not_durable(f"it has not {_REPLICAS} servers ({refused})") from refused
         raise AssertionError
 
-    def _stream(self, replicas: int) -> dict[str, Any]:
-        name = self._address.stream
+    def _stream(self, name: str, replicas: int) -> dict[str, Any]:
         return {
             "name": name,
             "description": "the log of a journal of callstream: pieces of live runs",
@@ -353,6 +390,7 @@ class Link:
             "storage": "file",
             "num_replicas": replicas,
             "allow_direct": True,
+            "metadata": {_STREAMS: str(self._address.streams)},
             "republish": {"src": f"{name}.log.*", "dest": f"{name}.live.{{{{wildcard(1)}}}}"},
         }
 
@@ -384,8 +422,11 @@ class Link:
     def _seconds(self) -> float:
         return min(_ANSWER_SECONDS, max(self._patience, 1.0))
 
-    async def _api(self, name: str, wanted: Mapping[str, Any]) -> _Answer:
-        subject = f"$JS.API.{name}.{self._address.stream}"
+    async def _api(self, name: str, writer: str, wanted: Mapping[str, Any]) -> _Answer:
+        return await self._ask(name, self._address.stream_of(writer), wanted)
+
+    async def _ask(self, name: str, stream: str, wanted: Mapping[str, Any]) -> _Answer:
+        subject = f"$JS.API.{name}.{stream}"
         return await self._request(subject, msgspec.json.encode(wanted), None, is_api=True)
 
     async def _request(

@@ -175,9 +175,9 @@ class NatsLog:
         self._views = {name: view for name, view in self._views.items() if name in wanted or view.used_at > since}
 
     async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
-        last, names = await self._link.writers()
+        found = await self._link.writers()
         alive = {_token(writer) for writer in await kept()}
-        for name in names:
+        for name, last in found.items():
             if name not in alive:
                 await self._link.purge(name, last + 1)
 
