@@ -115,7 +115,11 @@ class AppendQueue:
     def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
         """Queues an append. ``then`` is called when it is written, or will not be."""
         loop = asyncio.get_running_loop()
-        waiting = self._make(run_id, rows, after, loop, then)
+        size = ROW_OVERHEAD * len(rows)
+        for row in rows:
+            size += len(row.body)
+        goes_on = bool(rows) and rows[-1].kind != Kind.EVENT
+        waiting = Waiting(run_id, rows, after, None, size, time.monotonic() + self._patience, loop, then, goes_on)
         with self._lock:
             if self._refusal is not None:
                 loop.call_soon(then, type(self._refusal)(*self._refusal.args))
@@ -342,21 +346,6 @@ class AppendQueue:
                 f"and no room came free within {self._patience:g} s; nothing of this append was kept"
             )
         )
-
-    def _make(
-        self,
-        run_id: str,
-        rows: Sequence[Row],
-        after: int | None,
-        loop: asyncio.AbstractEventLoop,
-        then: Then,
-    ) -> Waiting:
-        size = ROW_OVERHEAD * len(rows)
-        for row in rows:
-            size += len(row.body)
-        deadline = time.monotonic() + self._patience
-        goes_on = bool(rows) and rows[-1].kind != Kind.EVENT
-        return Waiting(run_id, rows, after, None, size, deadline, loop, then, goes_on)
 
 
 def deliver(settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:

@@ -476,7 +476,8 @@ class RunLog:
             self.is_doubtful = False
             self.text.apply(weighed)
             try:
-                batch.context.run(self._apply_all, events, outcome - len(events) + 1)
+                for seq, event in enumerate(events, outcome - len(events) + 1):
+                    batch.context.run(self._apply, event, seq)
             except Exception as raised:  # noqa: BLE001  # the submitter gets it
                 error = raised
             if weighed.error is not None:
@@ -490,11 +491,8 @@ class RunLog:
             batch.then(error)
         except Exception:
             logger.exception("a callback raised after a record of run %s", self._run_id)
-        self._write_next()
-
-    def _apply_all(self, events: Sequence[RunEvent], first: int) -> None:
-        for seq, event in enumerate(events, first):
-            self._apply(event, seq)
+        if self._waiting:
+            self._write_next()
 
     def _is_stale(self, event: ArgsAppended | CallCompleted | CallRunningEarly | CallDiscarded) -> bool:
         call = self._ledger.get(event.call_id)

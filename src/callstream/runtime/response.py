@@ -313,7 +313,8 @@ class Response:
     def _translate(self, event: WireEvent | ResponseKept) -> RunEvent | None:
         match event:
             case TextAppended() | ReasoningAppended() | MessageEnded():
-                return msgspec.structs.replace(event, message_id=self._message_id(event.message_id))
+                message_id = self._message_ids.get(event.message_id) or self._message_id(event.message_id)
+                return msgspec.structs.replace(event, message_id=message_id)
             case ResponseKept():
                 return event
             case ResponseEnded():

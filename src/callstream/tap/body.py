@@ -365,9 +365,10 @@ class TappedBody:
         """Whether a reader that waits has got them without being woken."""
         if self._push is None or not self._is_awaited or self._outputs or self._news.is_set():
             return False
-        if any(output.call_ids for output in outputs):
-            return False  # they wait for hooks
-        return self._push(outputs[0].data if len(outputs) == 1 else b"".join(output.data for output in outputs))
+        for output in outputs:
+            if output.call_ids:
+                return False  # they wait for hooks
+        return self._push(outputs[0].data if len(outputs) == 1 else b"".join([output.data for output in outputs]))
 
     def _judge(self, error: WireError) -> None:
         """The wire cannot be read any further. The rest is the SDK's to judge, unless it would be half a call."""

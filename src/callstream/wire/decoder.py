@@ -97,7 +97,8 @@ class Decoder(ABC, Generic[Chunk]):
 
     def feed(self, data: bytes) -> list[WireEvent]:
         """The events that these bytes of a streamed answer make known."""
-        self._raise_if_broken()
+        if self._error is not None:
+            raise self._error
         return self._read_all(self.framing.feed(data))
 
     def read(self, frame: Frame) -> list[WireEvent]:
