@@ -17,6 +17,7 @@ from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent
 from callstream.journal import Journal, open_journal
 from callstream.journal.nats import NatsLog, nats_address
 from callstream.journal.nats import log as nats_log
+from callstream.journal.postgres import address
 from callstream.journal.store import StoreAway
 
 from .conftest import NATS, Place, opened
@@ -80,6 +81,11 @@ def index_reads(journal: Journal) -> list[str]:
 def test_a_wrong_address_is_refused_with_what_was_expected(query: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint.replace("(", r"\(")):
         open_journal(f"postgresql://db/calls?{query}")
+
+
+def test_what_is_said_of_the_log_is_nothing_to_postgresql() -> None:
+    found = address("postgresql://db/calls?log=nats://a&log_stream=s&schema=y&sslmode=disable")
+    assert (found.dsn, found.schema) == ("postgresql://db/calls?sslmode=disable", "y")
 
 
 def test_an_address_is_read() -> None:
@@ -298,6 +304,34 @@ async def test_a_follower_elsewhere_is_given_what_it_hears_without_asking_the_in
     assert [record.seq async for record in following] == [16]
     await trim(other)
     assert engine(other)._feeds == {}
+
+
+@on_nats
+async def test_a_follower_that_has_missed_a_message_gets_it_with_the_next_turn(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a leader dies between keeping a message and telling of it: its writer hears nothing, and takes a turn."""
+    writer, other = place.journal(), place.journal()
+    await other.open()
+    hear, missed = engine(other)._hear, list[int]()
+
+    def deaf(name: str, number: int, before: int, message: bytes) -> None:
+        if message and not missed:
+            missed.append(number)
+        else:
+            hear(name, number, before, message)
+
+    monkeypatch.setattr(engine(other), "_hear", deaf)
+    await writer.append("r", BEGINNING)
+    following = other.follow("r")
+    assert [(await anext(following)).seq for _ in range(4)] == [1, 2, 3, 4]
+    waiting = asyncio.ensure_future(anext(following))
+    await writer.append("r", [TextAppended("m", "5")])
+    while not missed:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await on_thread(writer, engine(writer).take_turn)
+    assert (await asyncio.wait_for(waiting, 30)).seq == 5
 
 
 # -- who may write -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from callstream.errors import MissingExtra, UsageError
 from callstream.journal.housekeeping import Housekeeping, JournalSettings
@@ -31,7 +31,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
     if not isinstance(url, str):
         raise UsageError(f"expected a journal's URL such as sqlite:///file.db, got {url!r}")
     scheme, colon, rest = url.partition(":")
-    url, log_options = _split_log(url)
+    log_options = _log_options(url)
     if log_options:
         settings.setdefault("retry_seconds", _LOG_PATIENCE)
     durability = settings.pop("durability", None)
@@ -77,17 +77,13 @@ def open_journal(url: str, **settings: Any) -> Journal:
             )
 
 
-def _split_log(url: str) -> tuple[str, dict[str, str]]:
-    """The URL without what it says of the log, and that."""
-    base, _, query = url.partition("?")
-    options = parse_qsl(query, keep_blank_values=True)
+def _log_options(url: str) -> dict[str, str]:
+    """What the URL says of a log."""
+    options = parse_qsl(url.partition("?")[2], keep_blank_values=True)
     log = {name: value for name, value in options if name == "log" or name.startswith("log_")}
-    if not log:
-        return url, {}
-    if "log" not in log:
+    if log and "log" not in log:
         raise UsageError(f"{', '.join(log)} says something of a log, and log= names none")
-    rest = urlencode([(name, value) for name, value in options if name not in log], safe="/")
-    return f"{base}?{rest}" if rest else base, log
+    return log
 
 
 def _with_log(index: Store, options: dict[str, str], common: JournalSettings) -> Store:

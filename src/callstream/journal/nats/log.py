@@ -117,9 +117,11 @@ class NatsLog:
         except msgspec.DecodeError:
             return  # whoever reads it is told
         view = self._views.get(name)
-        if view is not None and view.until == before:
+        follows = view is not None and view.until == before
+        if view is not None and follows:
             view.add(place, parts, time.monotonic())
-        self._heard([part.key for part in parts])
+        # One that takes a turn comes after a break, in which something may have been kept of which nobody was told.
+        self._heard([part.key for part in parts] if parts and follows else None)
 
     def _broke(self) -> None:
         self._heard(None)

@@ -57,9 +57,12 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def address(url: str) -> Address:
-    """Takes the journal's own options out of the URL's query: ``schema``, ``listen``, ``statement_cache_size``."""
+    """Takes the journal's own options out of the URL's query: ``schema``, ``listen``, ``statement_cache_size``, and what it
+    says of a log, which is nothing to PostgreSQL.
+    """
     parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    found = parse_qsl(parts.query, keep_blank_values=True)
+    options = {name: value for name, value in found if name != "log" and not name.startswith("log_")}
     schema = options.pop("schema", "callstream")
     listen = options.pop("listen", "on")
     cache = options.pop("statement_cache_size", "100")
