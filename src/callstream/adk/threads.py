@@ -231,7 +231,12 @@ class Threads:
         if session is None:
             state = {THREAD_KEY: thread_id, APP_KEY: app_name, USER_KEY: user_id}
             create = partial(self.service.create_session, app_name=app_name, user_id=user_id, state=state)
-            session = await self._create(create, thread_id) if self._thread_is_session else await create()
+            try:
+                session = await self._create(create, thread_id) if self._thread_is_session else await create()
+            except AlreadyExistsError:
+                session = await self.find(app_name, user_id, thread_id)  # another process has just begun the thread
+                if session is None:
+                    raise
             if session.id != thread_id:
                 self._remember(app_name, user_id, thread_id, session.id)
         return session

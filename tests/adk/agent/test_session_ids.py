@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -145,3 +146,22 @@ async def test_sessions_are_listed_once_for_a_thread_that_another_program_began(
         for text in ("More", "Again"):
             await client.send(text)
     assert sessions.listed == 1
+
+
+async def test_two_processes_may_begin_a_thread_at_once(cs: Callstream, models: Models) -> None:
+    """Both have found no session, and one of them comes too late to make it."""
+
+    class Shared(InMemorySessionService):
+        both_have_looked = asyncio.Barrier(2)
+
+        async def create_session(self, **kwargs: Any) -> Any:
+            await self.both_have_looked.wait()
+            return await super().create_session(**kwargs)
+
+    sessions = Shared()
+    async with scripted("gemini", [[Text("Done."), Finish()]] * 2) as provider, Callstream() as other:
+        root = agent_of(gemini(models, provider))
+        clients = [Client(adk_agent(each, root, session_service=sessions), "one") for each in (cs, other)]
+        for events in await asyncio.gather(*(client.send() for client in clients)):
+            assert kinds(events)[-1] == "RUN_FINISHED"
+    assert len((await sessions.list_sessions(app_name="app", user_id="user")).sessions) == 1
