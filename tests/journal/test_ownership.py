@@ -34,7 +34,7 @@ from callstream.events import (
     SessionKept,
     TextAppended,
 )
-from callstream.journal import Housekeeping, Journal
+from callstream.journal import Housekeeping, Journal, housekeeping, store
 
 from .conftest import Place
 from .runs import (
@@ -309,6 +309,22 @@ async def test_a_run_waits_for_a_process_of_its_app(place: Place, eventually: Ca
     assert await judge.adopt({"another app"}) == []
     assert await judge.sweep() == ["other"]
     assert await place.journal().adopt({"app"}) == ["r"]
+
+
+async def test_runs_of_other_apps_hide_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "_ADOPT_LIMIT", 2)
+    monkeypatch.setattr(housekeeping, "_SWEEP_LIMIT", 1)
+    monkeypatch.setattr(store, "_MORE", 2)
+    first = place.journal()
+    for number in range(5):
+        await first.append(f"r{number}", [RunStarted(f"t{number}"), KEPT])
+    await first.append("mine", [START, InputKept("mine", "input", attempts=3)])
+    await first.append("over", [RunStarted("over")])
+    await first.aclose()
+    taker = place.journal()
+    assert await taker.adopt({"mine"}) == ["mine"]
+    assert await taker.sweep() == ["over"]
+    assert await taker.adopt({"mine"}) == []
 
 
 async def test_a_run_that_was_tried_often_enough_is_ended(place: Place) -> None:

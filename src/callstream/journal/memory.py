@@ -360,11 +360,11 @@ class MemoryStore:
         lines = [(key, line) for key in run_keys for line in self._tables.keys[key].log]
         return [(key, line.kind, line.body) for key, line in lines if not line.kind & _PIECE]
 
-    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
+    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
         active = [run for run in self._tables.runs.values() if run.row.outcome is None]
         alive = {*self._alive(), self._writer.name}
         orphaned = [run.facts() for run in active if run.writer not in alive]
-        return [facts for facts in orphaned if run_id in (None, facts.run_id)][:limit]
+        return [facts for facts in orphaned if facts.key > after and run_id in (None, facts.run_id)][:limit]
 
     def _alive(self) -> list[str]:
         now = time.time()

@@ -90,10 +90,11 @@ class Tables(Protocol):
         """Run key, kind and body of the records of those runs that are no pieces, in their order."""
         ...
 
-    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
-        """Runs that have not ended and whose process is dead. It cannot write to them any more from now on.
+    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+        """Runs that have not ended and whose process is dead, in the order of their keys. It cannot write to them any more
+        from now on.
 
-        ``run_id``: that one alone, if it is such a run.
+        ``run_id``: that one alone, if it is such a run. ``after``: those with a greater key.
         """
         ...
 
@@ -149,17 +150,19 @@ class Writer:
         ``lives``: whether a writer's process is seen to live, where its lease may have run out without that. ``run_id``:
         that run alone.
         """
-        found = await self._orphans(tables, limit, run_id)
-        orphans = [run for run in found if run_id is not None or run.run_id not in self._others]
-        events = await _events_of(tables, [run.key for run in orphans])
-        mine = []
-        for run in orphans:
-            app = app_to_go_on(events[run.key])
-            if app is not None and app in apps:
-                if lives is None or not lives(run.writer or ""):
-                    mine.append(run)
-            elif run_id is None:
-                self._others.add(run.run_id)  # it need not be read again and again
+        mine: list[RunFacts] = []
+        after: int | None = 0
+        while after is not None and not mine:  # the next time looks for more
+            found, after = await self._orphans(tables, limit, after, run_id)
+            orphans = [run for run in found if run_id is not None or run.run_id not in self._others]
+            events = await _events_of(tables, [run.key for run in orphans])
+            for run in orphans:
+                app = app_to_go_on(events[run.key])
+                if app is not None and app in apps:
+                    if lives is None or not lives(run.writer or ""):
+                        mine.append(run)
+                elif run_id is None:
+                    self._others.add(run.run_id)  # it need not be read again and again
         if mine:
             await self._settle(tables, mine)
             await tables.take_over([run.key for run in mine])
@@ -170,13 +173,17 @@ class Writer:
 
         Runs that can go on wait for so many seconds since their last record for a process that takes them over.
         """
-        found = await self._orphans(tables, limit * _MORE)
-        events = await _events_of(tables, [facts.key for facts in found])
-        lost = [
-            facts
-            for facts in found
-            if now - facts.started_at - facts.last_ms / 1000 >= patience or app_to_go_on(events[facts.key]) is None
-        ]
+        lost: list[RunFacts] = []
+        events: dict[int, list[RunEvent]] = {}
+        after: int | None = 0
+        while after is not None and not lost:
+            found, after = await self._orphans(tables, limit * _MORE, after)
+            events = await _events_of(tables, [facts.key for facts in found])
+            lost = [
+                facts
+                for facts in found
+                if now - facts.started_at - facts.last_ms / 1000 >= patience or app_to_go_on(events[facts.key]) is None
+            ]
         orphans = [claim(facts) for facts in lost[:limit]]
         if not orphans:
             return []
@@ -222,11 +229,14 @@ class Writer:
             for run in runs:
                 await tables.settle(await self.log.read(run.key, run.writer or "", 0, None))
 
-    async def _orphans(self, tables: Tables, limit: int, run_id: str | None = None) -> Sequence[RunFacts]:
-        found = list(await tables.orphans(limit, run_id))
+    async def _orphans(
+        self, tables: Tables, limit: int, after: int, run_id: str | None = None
+    ) -> tuple[Sequence[RunFacts], int | None]:
+        """So many after a key, and the key after which there may be more."""
+        found = list(await tables.orphans(limit, run_id, after))
         if self.log is not None and found:
             await self.log.fence({run.writer for run in found if run.writer is not None})
-        return await self._with_last(found)
+        return await self._with_last(found), found[-1].key if len(found) == limit else None
 
     async def _with_last(self, found: Iterable[RunFacts]) -> Sequence[RunFacts]:
         """Those runs with their last number, which only the log may know."""

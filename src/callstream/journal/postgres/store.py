@@ -89,12 +89,13 @@ class PostgresTables:
         rows = await self._connection.fetch(self._sql["events_of_run"], run_keys, timeout=LONG_SECONDS)
         return [tuple(row) for row in rows]
 
-    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
+    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
         """First the dead lose their turns: what they had under way is done then, and what comes later is refused."""
         fenced = await self._connection.fetch(self._sql["fence_dead"], self._writer, limit)
         if not fenced:
             return []
-        rows = await self._connection.fetch(self._sql["orphaned_runs"], [row[0] for row in fenced], limit, run_id)
+        dead = [row[0] for row in fenced]
+        rows = await self._connection.fetch(self._sql["orphaned_runs"], dead, limit, run_id, after)
         return [RunFacts(*row) for row in rows]
 
     async def take_over(self, run_keys: Sequence[int]) -> None:

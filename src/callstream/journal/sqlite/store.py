@@ -194,7 +194,7 @@ class SqliteStore:
 
     async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
         with failure(self.where):
-            parameters = {"writer": self._writer.name, "limit": 1, "run_id": run_id}
+            parameters = {"writer": self._writer.name, "limit": 1, "run_id": run_id, "after": 0}
             if self._file.connection.execute(_SQL["orphaned_runs"], parameters).fetchone() is None:
                 return []  # without the lock
         with self._file.transaction() as run:
@@ -322,8 +322,8 @@ class SqliteTables:
     async def events_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, int, str]]:
         return list(self._run(_SQL["events_of_run"], {"run_keys": _json(run_keys)}).fetchall())
 
-    async def orphans(self, limit: int, run_id: str | None = None) -> Iterable[RunFacts]:
-        parameters = {"writer": self._writer, "limit": limit, "run_id": run_id}
+    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+        parameters = {"writer": self._writer, "limit": limit, "run_id": run_id, "after": after}
         return map(_facts, self._run(_SQL["orphaned_runs"], parameters).fetchall())
 
     async def take_over(self, run_keys: Sequence[int]) -> None:

@@ -256,6 +256,7 @@ RETURNING holder
 SELECT run.run_id, run.run_key, live.writer, run.epoch, run.started_at, last.seq, last.at_ms, false
 FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key, LATERAL {schema}.last_record_1(run.run_key) AS last
 WHERE live.ended_at IS NULL AND live.writer = ANY($1::text[]) AND ($3::text IS NULL OR run.run_id = $3)
+  AND live.run_key > $4
 ORDER BY live.run_key LIMIT $2
 FOR UPDATE OF live
 

@@ -257,6 +257,7 @@ SELECT run_id, run_key, writer, epoch, started_at,
        outcome IS NOT NULL
 FROM run
 WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer AND (:run_id IS NULL OR run_id = :run_id)
+  AND run_key > :after
   AND NOT EXISTS (
       SELECT 1 FROM lease
       WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400)
