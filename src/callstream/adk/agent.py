@@ -575,8 +575,13 @@ class ADKAgent:
     # -- the end --
 
     async def close(self) -> None:
-        """Stops the active runs and closes the runners; the Callstream too, if it is the agent's own."""
+        """Closes the runners, and the Callstream if it is the agent's own.
+
+        Active runs are handed over to another process if one can go on with them; others are stopped.
+        """
         self._closings += 1
+        if (driver := self._drivers.get(asyncio.get_running_loop())) is not None:
+            await driver.hand_over("closed")
         for run in list(self._active):
             await run.stop("closed")
         if self._session_memory is not None:

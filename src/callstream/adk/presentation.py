@@ -208,8 +208,10 @@ class AgentStream:
                 async with aclosing(self._journal.follow(run_id)) as records:  # type: ignore[type-var]
                     while (record := await _next(records, task)) is not None:
                         yield self._presentation.show(await self._translate(record)), record.seq
-            except JournalError:
                 # A stream that merely stops looks like success.
+                if unfinished := self._translator.end():
+                    yield self._presentation.show(unfinished), None
+            except JournalError:
                 yield self._presentation.show(self._translator.end()), None
                 raise
             if task is not None:

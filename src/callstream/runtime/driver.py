@@ -467,18 +467,22 @@ class Driver:
         # A run that was being started when this began is among them a moment later.
         while len(self) and not self._hurried and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
-        for running in list(self._running.values()):
-            if await running.run.hand_over():
-                logger.info("run %s is handed over to another process", running.run.run_id, extra=_ids(running.run))
-                running.task.cancel()
-            else:
-                self._begin_stop(running, "the server shut down")
+        await self.hand_over("the server shut down")
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_CANCEL_SECONDS)
         # Who watches a run reads its end from the journal, which is closed after this.
         until = clock() + _LAST_WORD_SECONDS
         while self._watchers and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
+    async def hand_over(self, reason: str) -> None:
+        """Leaves the active runs for another process. Those with which none can go on are stopped, for that reason."""
+        for running in list(self._running.values()):
+            if await running.run.hand_over():
+                logger.info("run %s is handed over to another process", running.run.run_id, extra=_ids(running.run))
+                running.task.cancel()
+            else:
+                self._begin_stop(running, reason)
 
     def hurry(self) -> None:
         """Active runs have no more time."""

@@ -25,6 +25,7 @@ from callstream.events import RunEnded
 from callstream.testing import Finish, Parallel, Text, ToolCall
 from callstream.view import Passage, RunView
 from tests.adk.hosting import Models, agent_of, scripted
+from tests.gated import PATIENCE
 
 from .agents import adk_agent, gemini
 from .clients import Client, dumped
@@ -117,6 +118,36 @@ async def answered(agent: ADKAgent, call_id: str, payload: Any) -> str:
     resume = [{"interruptId": call_id, "status": "resolved", "payload": payload}]
     events = [dumped(event) async for event in agent.run(Client(agent).input(runId="run-2", resume=resume))]
     return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
+async def test_an_agent_that_is_closed_hands_its_runs_over(tmp_path: Path, models: Models) -> None:
+    place = Place()
+
+    @tool(replay="safe")
+    async def write() -> str:
+        """Writes."""
+        return await place.pass_by("write")
+
+    script = [[Text("I write."), ToolCall("write", {}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        async with Processes(tmp_path, lambda: agent_of(models(provider, "none"), write)) as processes:
+            async with processes.next() as agent:
+                client = Client(agent)
+                client.messages.append({"id": "user-1", "role": "user", "content": "Go"})
+
+                async def read() -> list[str]:
+                    return [dumped(event)["type"] async for event in agent.run(client.input(runId="run-1"))]
+
+                reading = asyncio.create_task(read())
+                await place.reached.wait()
+                await agent.close()
+                (row,) = await agent.callstream.journal.runs(run_id="run-1")
+                assert row.outcome is None
+            told = await asyncio.wait_for(reading, PATIENCE)
+            assert told[-1] == "RUN_ERROR"  # nobody has gone on with it while it was read here
+            place.passed.set()
+            assert said(await processes.go_on("run-1")) == ["I write.", "Done."]
+    assert place.began == ["write", "write"]
 
 
 async def test_an_answer_after_a_run_went_on_does_not_run_a_tool_again(tmp_path: Path, models: Models) -> None:
