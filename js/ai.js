@@ -36,6 +36,9 @@ import { refusal, rest } from "./rest.js";
  * A transport whose streams survive a lost connection: it asks for the run again, and passes on what the chat does not have
  * yet. The chat does not notice, and no request is sent twice. It gives up after so many tries without a new chunk.
  *
+ * What it cannot heal: another process goes on with a run in the middle of a response, and the chat is one of `ai` 5 or 6, which
+ * cannot take back what it shows. The stream then fails as one whose connection is lost, and `resumeDropped` is for that.
+ *
  * The chat's `stop()` stops the run on the server too, and the next message waits for that.
  *
  * @template T
@@ -85,7 +88,7 @@ export function callstreamTransport(DefaultChatTransport, { firstPause = 300, lo
       /** @param {any} lost thrown if the run cannot be had again */
       const rejoin = async (lost) => {
         // What the SDK itself refuses has a name of its own; coming back would bring it again.
-        if (!delivered.runId || String(lost?.name).startsWith("AI_")) throw lost;
+        if (delivered.isLost || !delivered.runId || String(lost?.name).startsWith("AI_")) throw lost;
         const all = { ...plain(headers), "x-run-id": delivered.runId };
         while ((failures += 1) <= tries) {
           await rest(Math.min(firstPause * 2 ** (failures - 1), longestPause), abortSignal);
@@ -111,7 +114,7 @@ export function callstreamTransport(DefaultChatTransport, { firstPause = 300, lo
             const chunks = done ? [] : delivered.take(value);
             for (const chunk of chunks) controller.enqueue(chunk);
             if (chunks.length > 0) return void (failures = 0);
-            if (!done) continue;
+            if (!done && !delivered.isLost) continue;
           } catch (error) {
             lost = /** @type {any} */ (error);
           }
@@ -129,6 +132,8 @@ export function callstreamTransport(DefaultChatTransport, { firstPause = 300, lo
  * What to give a chat as `onFinish`. After a lost connection it resumes the stream, again and again with growing pauses. If
  * the run has ended meanwhile, there is nothing to resume, and it loads the messages.
  *
+ * A chat of `ai` 5 would add what it resumes to the half that it has. With `?sdk=5` the answer is shown when it is whole.
+ *
  * @param {Options} options
  * @returns {(finished: { isDisconnect?: boolean }) => Promise<void>}
  */
@@ -136,6 +141,19 @@ export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, req
   const { firstPause = 300, longestPause = 10_000, tries = 20 } = pauses;
   /** @type {string} idle, resuming, dropped or finished */
   let state = "idle";
+  const appends = /[?&]sdk=5\b/.test(api);
+
+  // Waits until no run is active.
+  const ended = async () => {
+    const running = await fetch(chatUrl(api, chatId, "stream"), request).catch(() => null);
+    return Boolean(running?.ok) && running.text().then(() => true, () => false);
+  };
+
+  const load = async () => {
+    const loaded = await fetch(chatUrl(api, chatId, "messages"), request).catch(() => null);
+    if (loaded?.ok) chat().setMessages(await loaded.json());
+    return Boolean(loaded?.ok);
+  };
 
   return async ({ isDisconnect }) => {
     if (state !== "idle") {
@@ -148,13 +166,14 @@ export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, req
       for (let number = 0; number < tries; number += 1) {
         await rest(pause);
         pause = Math.min(pause * 2, longestPause);
+        if (appends) {
+          if ((await ended()) && (await load())) return;
+          continue;
+        }
         state = "resuming";
         await chat().resumeStream();
         if (state === "finished") return;
-        if (state === "resuming") {
-          const loaded = await fetch(chatUrl(api, chatId, "messages"), request).catch(() => null);
-          if (loaded?.ok) return chat().setMessages(await loaded.json());
-        }
+        if (state === "resuming" && (await load())) return;
       }
     } finally {
       state = "idle";
@@ -170,7 +189,7 @@ function plain(headers) {
 /**
  * @param {string} api
  * @param {string} chatId
- * @param {"messages" | "stop"} what
+ * @param {"messages" | "stop" | "stream"} what
  */
 function chatUrl(api, chatId, what) {
   const [path, query] = api.split("?");

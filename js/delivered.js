@@ -23,6 +23,8 @@ export class Delivered {
   runId = "";
   /** whether the run's end was delivered */
   isOver = false;
+  /** whether the chat shows something that only a new message takes back */
+  isLost = false;
   /** @type {Map<string, Part>} */
   #parts = new Map();
   /** @type {any[]} ends and starts of steps after which nothing has come yet */
@@ -43,6 +45,16 @@ export class Delivered {
       if (this.runId) return [];
       this.runId = chunk.messageMetadata?.runId;
       return [chunk];
+    }
+    if (chunk.type === "data-void") {
+      this.isLost = true;
+      return [];
+    }
+    if (chunk.type === "reset-step") {
+      const resets = this.#part("");
+      if ((resets.updates += 1) <= resets.length) return [];
+      resets.length = resets.updates;
+      return [...this.#steps.splice(0), chunk];
     }
     if (chunk.type.endsWith("-step")) {
       this.#steps.push(chunk);

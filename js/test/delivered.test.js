@@ -68,3 +68,34 @@ test("the outputs of a running tool come in their order, and none twice", () => 
   delivered.startOver();
   assert.deepEqual([1, 2, 3].flatMap((each) => delivered.take(update(each))), [update(3)]);
 });
+
+const CUT = [
+  ...RUN.slice(0, 2),
+  { type: "text-start", id: "text-1" },
+  { type: "text-delta", id: "text-1", delta: "Half a t" },
+  { type: "reset-step" },
+  { type: "data-state", id: "state", data: 1 },
+  ...RUN.slice(5, 9),
+  ...RUN.slice(-2),
+];
+
+test("what was shown of a response that is void is taken back once", () => {
+  for (let cut = 0; cut < CUT.length; cut += 1) {
+    const delivered = new Delivered();
+    const chunks = CUT.slice(0, cut).flatMap((chunk) => delivered.take(chunk));
+    delivered.startOver();
+    chunks.push(...CUT.flatMap((chunk) => delivered.take(chunk)));
+    const types = chunks.map(({ type }) => type);
+    assert.equal(types.filter((type) => type === "reset-step").length, 1, `cut after ${cut}`);
+    assert.ok(types.lastIndexOf("data-state") > types.indexOf("reset-step"), `cut after ${cut}`);
+    assert.deepEqual(joined(chunks), joined(CUT), `cut after ${cut}`);
+  }
+});
+
+test("a chat that cannot take back what is void is lost", () => {
+  const delivered = new Delivered();
+  assert.deepEqual(CUT.slice(0, 4).flatMap((chunk) => delivered.take(chunk)), CUT.slice(0, 4));
+  assert.equal(delivered.isLost, false);
+  assert.deepEqual(delivered.take({ type: "data-void", data: { runId: "r", attempt: 2 }, transient: true }), []);
+  assert.equal(delivered.isLost, true);
+});

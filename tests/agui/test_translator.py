@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from callstream.agui import Translator, View
+from callstream.agui import Conversation, Translator, View
 from callstream.agui.events import ToolCallResult
 from callstream.events import (
     ArgsAppended,
@@ -343,3 +343,54 @@ def test_reasoning_that_is_void_goes_with_the_snapshot_that_has_other() -> None:
     assert places(*half, TextAppended("n", "Yes."), MessageEnded("n"), FINISHED) == {4: 0}
     before: list[RunEvent] = [ReasoningAppended("l", "Well."), MessageEnded("l")]
     assert places(*before, *half, *again, MessageEnded("n"), FINISHED) == {6: 0}
+
+
+# -- tools that the client runs --
+
+PICK: list[RunEvent] = [
+    MessageStarted("m"),
+    CallStarted("c", "pick", message_id="m"),
+    ArgsAppended("c", "{}"),
+    CallCompleted("c", "{}"),
+]
+OWN = View(client_tools=frozenset({"pick"}))
+
+
+def test_a_clients_call_ends_when_its_response_can_no_longer_be_cut() -> None:
+    begun = ["TOOL_CALL_START", "TOOL_CALL_ARGS"]
+    assert kinds(*PICK) == [*begun, "TOOL_CALL_END"]
+    assert kinds(*PICK, MessageEnded("m"), view=OWN) == begun
+    assert kinds(*PICK, CallAwaiting("c"), FINISHED, view=OWN) == [*begun, "TOOL_CALL_END", "RUN_FINISHED"]
+    assert kinds(*PICK, CallReturned("c", 1), view=OWN) == [*begun, "TOOL_CALL_END", "TOOL_CALL_RESULT"]
+    assert kinds(*PICK, FINISHED, view=OWN) == [*begun, "TOOL_CALL_END", "TOOL_CALL_RESULT", "RUN_FINISHED"]
+    ended = events_of(*PICK, CallAwaiting("c"), view=OWN)[-1]
+    assert ended.metadata is not None
+    assert ended.metadata.seq == 5  # of the record with which it was whole
+
+
+def test_a_clients_call_that_is_void_ends_after_the_snapshot() -> None:
+    translator = Translator(OWN)
+    half: list[RunEvent] = [*PICK, CallStarted("d", "write", message_id="m"), RunResumed(2, ("m",))]
+    told = [[as_json(event) for event in translator.feed(record)] for record in records(*half)]
+    assert translator.snapshot_at == 0
+    assert [(event["type"], event["toolCallId"]) for event in told[-1]] == [
+        ("TOOL_CALL_END", "d"),
+        ("TOOL_CALL_END", "c"),
+    ]
+
+
+def test_a_clients_call_is_closed_where_the_stream_has_to_end() -> None:
+    translator = Translator(OWN)
+    for record in records(*PICK):
+        translator.feed(record)
+    assert translator.open_calls == ["c"]
+    assert [as_json(event)["type"] for event in translator.end()] == ["TOOL_CALL_END", "RUN_ERROR"]
+
+
+def test_who_joins_gets_a_clients_call_as_one_that_is_being_written() -> None:
+    whole = records(*PICK, CallAwaiting("c"), FINISHED)
+    conversation = Conversation.of(whole[:5], OWN)
+    told = [as_json(event)["type"] for event in conversation.prelude()]
+    assert told == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "TOOL_CALL_START", "TOOL_CALL_ARGS"]
+    rest = [as_json(event)["type"] for record in whole[5:] for event in conversation.feed(record)]
+    assert rest == ["TOOL_CALL_END", "RUN_FINISHED"]

@@ -105,7 +105,9 @@ def test_answered_client_tools_are_not_run_again_by_a_replay(judge: NodeProgram)
     first, _ = turns(views(scene))
     calls = list(first.runs[0].calls.values())
     picks = [call.call_id for call in calls if call.name == CLIENT_TOOL]
-    assert judge.ask({"sdk": 7, "body": live(scene, first, 0, 7)})["available"] == [call.call_id for call in calls]
+    others = [call.call_id for call in calls if call.name != CLIENT_TOOL]
+    # The browser's own tools run when the response is whole.
+    assert judge.ask({"sdk": 7, "body": live(scene, first, 0, 7)})["available"] == [*others, *picks]
     body = encode_sse(ChunkTranslator(first.message_id, scene.view, sdk=7).replay(first.runs)).decode()
     verdict = judge.ask({"sdk": 7, "body": body})
     assert verdict["available"] == picks[1:]
@@ -161,22 +163,23 @@ def test_what_is_void_in_the_ai_sdk(judge: NodeProgram, name: str, sdk: Sdk) -> 
             return judge.ask({"sdk": sdk, "body": live(scene, turn, last, sdk), "message": before})
 
         whole = accepted(watched(valid, valid_turn), valid)
-        verdict = watched(killed, turn)
-        seen = accepted(verdict, killed)
-        assert {call_id for call_id in verdict["available"] if "-void-" in call_id} <= whole_calls
         if sdk == 7:
-            assert without_ids(seen) == without_ids(whole), cut
-        else:
-            assert not any(part["state"] == "input-streaming" for part in seen["parts"] if "toolCallId" in part)
-            assert last_step(seen) == last_step(whole), cut
+            verdict = watched(killed, turn)
+            assert without_ids(accepted(verdict, killed)) == without_ids(whole), cut
+            void = {call_id for call_id in verdict["available"] if "-void-" in call_id}
+            assert void <= (set[str]() if name == "client_tool" else whole_calls)
 
         for missed in (cut, cut + 1, len(records)):
             translator = ChunkTranslator(turn.message_id, scene.view, sdk=sdk)
             chunks = translator.replay([*turn.runs[:-1], RunView.of(records[:missed])])
-            if missed < len(records):
-                chunks += [chunk for record in records[missed:] for chunk in translator.feed(record)]
-            resumed = accepted(judge.ask({"sdk": sdk, "body": encode_sse(chunks).decode()}), killed)
-            if sdk == 7 or missed > cut:
+            for record in records[missed:]:
+                chunks += translator.feed(record)
+                if translator.is_lost:
+                    break
+            # One that has seen what is void, and cannot take it back, comes back once more, and misses more.
+            assert not translator.is_lost or (sdk < 7 and missed == cut)
+            if not translator.is_lost:
+                resumed = accepted(judge.ask({"sdk": sdk, "body": encode_sse(chunks).decode()}), killed)
                 assert without_ids(resumed) == without_ids(whole), (cut, missed)
 
 
@@ -184,8 +187,3 @@ def without_ids(message: Any) -> Any:
     """Parts of reasoning are numbered, those that are void too."""
     parts = [{k: v for k, v in part.items() if k != "id" or part["type"] != "reasoning"} for part in message["parts"]]
     return {**message, "parts": parts}
-
-
-def last_step(message: Any) -> Any:
-    parts = without_ids(message)["parts"]
-    return parts[max(place for place, part in enumerate(parts) if part["type"] == "step-start") :]

@@ -433,15 +433,25 @@ def test_a_step_that_is_void_is_reset_where_the_client_knows_how() -> None:
     assert told[place + 1 :] == ["text-start", "text-delta", "text-end", "finish-step", "finish"]
 
 
+LOST = {"type": "data-void", "data": {"runId": "run", "attempt": 2}, "transient": True}
+
+
+def lost(*events: RunEvent, sdk: Sdk) -> list[dict[str, Any]]:
+    """What a client is sent until it has to come back."""
+    translator = ChunkTranslator("message", sdk=sdk)
+    told: list[Any] = []
+    for record in records(*events):
+        assert not translator.is_lost
+        told += translator.feed(record)
+    assert translator.is_lost
+    return as_json(told)
+
+
 @pytest.mark.parametrize("sdk", [5, 6])
-def test_calls_that_are_void_have_failed_for_other_clients(sdk: Sdk) -> None:
-    told = chunks(*HALF, *AGAIN, sdk=sdk)
-    [failed] = [chunk for chunk in told if chunk["type"] == "tool-input-error"]
-    assert (failed["toolCallId"], failed["input"]) == ("c", '{"a":"hal')
-    after = [chunk["type"] for chunk in told[told.index(failed) + 1 :]]
-    assert after == ["finish-step", "start-step", "text-start", "text-delta", "text-end", "finish-step", "finish"]
-    message = fold(told)
-    assert [part.get("text") for part in message["parts"] if part["type"] == "text"] == ["Half a t", "All of it."]
+def test_other_clients_have_to_come_back(sdk: Sdk) -> None:
+    told = lost(*HALF[:5], sdk=sdk)
+    assert told[-1] == LOST
+    assert [chunk["type"] for chunk in told[-3:-1]] == ["tool-input-start", "tool-input-delta"]
 
 
 @pytest.mark.parametrize("sdk", [6, 7])
@@ -455,12 +465,12 @@ def test_a_step_in_which_nothing_was_said_is_used_again(sdk: Sdk) -> None:
 def test_what_others_said_in_a_step_is_not_reset() -> None:
     """Parallel agents: one has said all it had to say when the process died."""
     other: list[RunEvent] = [*HALF[:4], TextAppended("valid", "Mine."), MessageEnded("valid")]
-    told = kinds(*other, *HALF[4:], *AGAIN, sdk=7)
-    assert "reset-step" not in told
-    assert "tool-input-error" in told
+    told = lost(*other, HALF[4], sdk=7)
+    assert told[-1] == LOST
+    assert "reset-step" not in [chunk["type"] for chunk in told]
 
 
-def test_calls_of_earlier_steps_have_failed_where_the_last_one_is_reset() -> None:
+def test_what_is_void_in_an_earlier_step_is_not_reset_with_the_last_one() -> None:
     two: list[RunEvent] = [
         *call("first"),
         MessageStarted("n"),
@@ -468,14 +478,7 @@ def test_calls_of_earlier_steps_have_failed_where_the_last_one_is_reset() -> Non
         CallStarted("second", "write", message_id="n"),
         RunResumed(2, ("m", "n")),
     ]
-    told = chunks(*two, sdk=7)
-    assert [chunk["type"] for chunk in told[-2:]] == ["reset-step", "tool-output-error"]
-    assert told[-1]["toolCallId"] == "first"
-
-
-def test_a_result_that_came_early_stays_where_its_step_does() -> None:
-    early: list[RunEvent] = [*call(), CallRunningEarly("c"), CallReturned("c", 5), TextAppended("m", "x")]
-    assert "tool-output-error" not in kinds(*early, RunResumed(2, ("m",)), sdk=6)
+    assert lost(*two, sdk=7)[-1] == LOST
 
 
 def test_the_state_stays_when_its_step_is_reset() -> None:
@@ -497,3 +500,37 @@ def test_who_comes_back_sees_nothing_that_is_void() -> None:
         told += translator.feed(Record("run", number, 0.0, event))
     valid = as_json(ChunkTranslator("message", sdk=7).replay([run_of(*AGAIN)]))
     assert as_json(told) == valid
+
+
+# -- tools of the browser --
+
+PAINT: list[RunEvent] = [
+    MessageStarted("m"),
+    CallStarted("c", "paint", message_id="m"),
+    ArgsAppended("c", '{"a":1}'),
+    CallCompleted("c", '{"a":1}'),
+]
+
+
+def test_a_tool_of_the_browser_runs_when_its_response_can_no_longer_be_cut() -> None:
+    whole = {"type": "tool-input-available", "toolCallId": "c", "toolName": "paint", "input": {"a": 1}}
+    assert whole not in chunks(*PAINT, CallStarted("d", "write", message_id="m"))
+    assert chunks(*PAINT, CallAwaiting("c"))[-1] == whole
+    assert chunks(*PAINT, CallReturned("c", 5))[-2:] == [
+        whole,
+        {"type": "tool-output-available", "toolCallId": "c", "output": 5},
+    ]
+    assert kinds(*call())[-1] == "tool-input-available"  # one of the server
+
+
+def test_no_tool_of_the_browser_runs_for_a_call_that_is_void() -> None:
+    cut = chunks(*PAINT, CallStarted("d", "write", message_id="m"), RunResumed(2, ("m",)), *AGAIN, sdk=7)
+    assert "tool-input-available" not in [chunk["type"] for chunk in cut]
+    assert [part["type"] for part in fold(cut)["parts"]] == ["step-start", "text"]
+    [failed] = [chunk for chunk in chunks(*PAINT, CallDiscarded("c", "rejected")) if "errorText" in chunk]
+    assert (failed["type"], failed["input"]) == ("tool-input-error", '{"a":1}')
+
+
+def test_progress_of_a_call_that_is_held_is_no_output() -> None:
+    early: list[RunEvent] = [*PAINT[:3], CallRunningEarly("c"), PAINT[3], CallProgressed("c", 1)]
+    assert chunks(*early)[-1]["type"] == "data-progress"

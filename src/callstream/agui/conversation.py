@@ -11,7 +11,7 @@ see begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, Self
 
@@ -55,7 +55,7 @@ from callstream.events import (
     RunStarted,
     in_order,
 )
-from callstream.view import MessageView, Part, Passage, RunView, condensed
+from callstream.view import CallView, MessageView, Part, Passage, RunView, condensed
 
 # The snapshot says all there is to say about progress; activities that an application shows by itself are its own.
 _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
@@ -226,13 +226,13 @@ class Conversation:
         run = self._run
         if run.run_id is None:
             raise UsageError("expected the records of at least one run, to join it; got none")
-        layout = self._layout(before=_first_open(run))
+        translator = Translator(self.view)
+        replayed = [event for record in condensed(run) for event in translator.feed(record)]
+        layout = self._layout(before=_first_open(run, [run.calls[call_id] for call_id in translator.open_calls]))
         # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
         # for results that came late: these are left out and sent again, and it puts them behind their calls.
         is_late = {result.message_id for result in layout.late}
         messages = tuple(message for message in layout.messages if message.id not in is_late)
-        translator = Translator(self.view)
-        replayed = [event for record in condensed(run) for event in translator.feed(record)]
         again = [event for event in replayed if isinstance(event, _LIVES) or _subject(event) in layout.left_out]
         messages += _placeholder(messages, again)
         events: list[AguiEvent] = [replayed[0], self._snapshot(messages), *layout.late]
@@ -248,11 +248,14 @@ class Conversation:
         return layout
 
 
-def _first_open(run: RunView) -> int | None:
-    """The record with which the first message began that is being written, or the first reasoning; None if none is."""
+def _first_open(run: RunView, calls: Sequence[CallView]) -> int | None:
+    """The record with which the first message began that is being written, or the first reasoning; None if none is.
+
+    ``calls``: those that are whole, and that clients still take to be written.
+    """
     starts = [
         _begin_of(run.messages[part.message_id], ("reasoning",) if _kind(part) == "reasoning" else ("text", "call"))
-        for part in run.open_parts
+        for part in (*run.open_parts, *calls)
     ]
     return min(starts, default=None)
 

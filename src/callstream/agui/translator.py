@@ -109,6 +109,9 @@ class Translator:
     that: a snapshot of all the thread's messages says it, which has to come before those messages are closed, because the
     end of a call makes clients run its tool. A translator knows no other run, so it only says where the snapshot belongs:
     ``snapshot_at``.
+
+    For the same reason a call of a tool that the client runs ends when an answer is awaited, not when its arguments are
+    whole: until then its response may still be cut.
     """
 
     def __init__(self, view: View | None = None) -> None:
@@ -117,6 +120,8 @@ class Translator:
         self._at_work: dict[str, bool] = {}
         """The calls whose tools have asked a model, and whether they may go on to do so."""
         self._client_tools = self.view.client_tools
+        self._held: dict[str, list[AguiEvent]] = {}
+        """The ends of the client's calls that are whole, until an answer is awaited."""
         self._has_ended = False
         self._owes_snapshot = False
         """Whether a client has reasoning that is void: it goes with a snapshot that has other reasoning."""
@@ -141,6 +146,11 @@ class Translator:
     def seq(self) -> int:
         """The number of the last record that was fed."""
         return self._run.seq
+
+    @property
+    def open_calls(self) -> list[str]:
+        """The calls that are whole, and that a client still takes to be written."""
+        return [*self._held]
 
     def feed(self, record: Record) -> list[AguiEvent]:
         """The events of the record; none, for many of them."""
@@ -177,6 +187,7 @@ class Translator:
         closing = [event for part in self._run.open_parts for event in _attributed(_ends(part, metadata), Closed(part))]
         return [
             *closing,
+            *self._release([*self._held]),
             RunError(message="The stream ended before the run did.", code="incomplete", metadata=metadata),
         ]
 
@@ -232,7 +243,19 @@ class Translator:
         return [ReasoningMessageContent(message_id=thought_id, delta=change.text, metadata=metadata)]
 
     def _closed(self, change: Closed, metadata: Metadata) -> list[AguiEvent]:
-        return _ends(change.part, metadata)
+        part = change.part
+        ends = _ends(part, metadata)
+        if isinstance(part, CallView) and part.name in self._client_tools:
+            self._held[part.call_id] = _attributed(ends, change)
+            return []
+        return ends
+
+    def _asked(self, change: Asked, metadata: Metadata) -> list[AguiEvent]:
+        """What is awaited is named at the end of the run."""
+        return self._held.pop(change.call.call_id, [])
+
+    def _release(self, call_ids: Iterable[str]) -> list[AguiEvent]:
+        return [event for call_id in call_ids for event in self._held.pop(call_id, ())]
 
     def _signed(self, change: Signed, metadata: Metadata) -> list[AguiEvent]:
         return [_signature(change.call, change.call.signature or "", metadata)]
@@ -266,7 +289,9 @@ class Translator:
             metadata=metadata,
         )
         ended = self._agent_ended(call.call_id, outcome, metadata)
-        closed = [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata)] if change.cut_off else []
+        closed = self._release([call.call_id])
+        if change.cut_off:
+            closed = [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata)]
         return [*ended, *closed, result]
 
     def _agent_started(self, call_id: str, part: Part, metadata: Metadata) -> AguiEvent:
@@ -302,9 +327,9 @@ class Translator:
         self.snapshot_at = 0
         if _has_reasoning(change.void):
             self._owes_snapshot = not _has_reasoning(self._run.messages.values())
-        closing = [event for part in change.cut_off for event in _attributed(_ends(part, metadata), Closed(part))]
         called = [call.call_id for message in change.void for call in message.calls]
-        return closing + [
+        closing = [event for part in change.cut_off for event in _attributed(_ends(part, metadata), Closed(part))]
+        return [*closing, *self._release(called)] + [
             SubagentFinished(subagent_run_id=subagent_run_id(call_id), metadata=metadata)
             for call_id in reversed(called)
             if self._at_work.pop(call_id, False)
@@ -314,11 +339,12 @@ class Translator:
         self._has_ended = True
         outcome, reason = self._run.outcome, self._run.reason
         assert outcome is not None
-        waiting = [
+        waiting: list[AguiEvent] = [
             SubagentFinished(subagent_run_id=subagent_run_id(call_id), outcome=Suspended(), metadata=metadata)
             for call_id, is_at_work in self._at_work.items()
             if is_at_work
         ]
+        waiting += self._release([*self._held])
         match outcome:
             case "finished":
                 return [*waiting, self._finished(self._waiting_for(), metadata)]
@@ -353,7 +379,7 @@ class Translator:
         thread_id, run_id = self._run.thread_id or "", self._run.run_id or ""
         return RunFinished(thread_id=thread_id, run_id=run_id, outcome=outcome, metadata=metadata)
 
-    def _nothing(self, change: InputCame | MessageBegan | Asked, metadata: Metadata) -> list[AguiEvent]:
+    def _nothing(self, change: InputCame | MessageBegan, metadata: Metadata) -> list[AguiEvent]:
         return []
 
 
@@ -370,11 +396,11 @@ _TABLE: Final[dict[type[Any], _Row]] = {
     Settled: Translator._settled,
     StateMoved: Translator._state_moved,
     Resumed: Translator._resumed,
+    Asked: Translator._asked,
     Ended: Translator._ended,
-    # A client has its own messages, and a call that awaits an answer is named at the end of the run.
+    # A client has its own messages.
     InputCame: Translator._nothing,
     MessageBegan: Translator._nothing,
-    Asked: Translator._nothing,
 }
 
 

@@ -36,6 +36,7 @@ from callstream.uistream import (
     DONE,
     HEADERS,
     ChatTurn,
+    Chunk,
     ChunkTranslator,
     Merger,
     Sdk,
@@ -241,7 +242,7 @@ async def _replay(journal: Journal, turn: ChatTurn, translator: ChunkTranslator)
 async def _rest(
     journal: Journal, run_id: str, translator: ChunkTranslator, merger: Merger, after: int
 ) -> AsyncGenerator[bytes, None]:
-    """What comes after a record, to the run's end; ``Unfinished`` if the journal ends before it."""
+    """What comes after a record, to the run's end; ``Unfinished`` if it cannot be told to the client to its end."""
     loop = asyncio.get_running_loop()
     async with aclosing(journal.batches(run_id, after)) as batches:
         coming = asyncio.ensure_future(anext(batches, None))
@@ -259,7 +260,10 @@ async def _rest(
                     raise Unfinished
                 if merger.is_empty:
                     held_since = loop.time()
-                chunks = merger.feed([chunk for record in in_order(records) for chunk in translator.feed(record)])
+                chunks = merger.feed(_fed(translator, records))
+                if translator.is_lost:
+                    yield encode_sse([*chunks, *merger.flush()])
+                    raise Unfinished
                 if isinstance(records[-1].event, RunEnded):
                     yield encode_sse([*chunks, *merger.flush()]) + DONE
                     return
@@ -270,6 +274,16 @@ async def _rest(
             if not coming.done():
                 coming.cancel()
                 await asyncio.wait({coming})
+
+
+def _fed(translator: ChunkTranslator, records: Sequence[Record]) -> list[Chunk]:
+    """The chunks of the records, up to one after which the client has to come back."""
+    chunks: list[Chunk] = []
+    for record in in_order(records):
+        chunks += translator.feed(record)
+        if translator.is_lost:
+            break
+    return chunks
 
 
 def _sdk(request: Request) -> Any:

@@ -68,6 +68,9 @@ HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 DONE: Final = b"data: [DONE]\n\n"
 """The end of a stream that has ended well."""
 
+VOID: Final = "data-void"
+"""The type of a chunk that no message keeps: something was shown that is void, and the stream ends here."""
+
 _DELTAS: Final = {
     "text-delta": ("id", "delta"),
     "reasoning-delta": ("id", "delta"),
@@ -135,12 +138,14 @@ _ANSWERED_OTHERWISE: Final = ("input_required", "credential_required")
 class _Call:
     """A call of the turn. The runs after its own know only that they answered it."""
 
-    __slots__ = ("about", "is_answered", "is_asked", "is_denied", "pieces", "view")
+    __slots__ = ("about", "is_answered", "is_asked", "is_denied", "is_held", "pieces", "view")
 
     def __init__(self, view: CallView) -> None:
         self.view = view
         self.pieces: list[str] = []
         """Its arguments so far, as JSON text."""
+        self.is_held = False
+        """Whether it is whole, and the client, whose tool it calls, is told so when its answer is awaited."""
         self.is_answered = False
         self.is_asked = False
         """Whether a person was asked to approve of it."""
@@ -154,7 +159,7 @@ class _Call:
 
     @property
     def is_being_written(self) -> bool:
-        return self.view.is_being_written and not self.is_answered
+        return (self.view.is_being_written or self.is_held) and not self.is_answered
 
 
 class ChunkTranslator:
@@ -176,7 +181,8 @@ class ChunkTranslator:
         self._metadata: dict[str, str] = {}
         self._is_over = False
         self._is_step_open = False
-        self._spoke: set[str] = set()  # messages that have parts in the last step
+        self._shown: set[str] = set()  # messages that have parts
+        self._spoke: set[str] = set()  # those that have some in the last step
         self._called: set[str] = set()  # calls in the last step
         self._is_step_free = False  # whether what was said in the last step is void, and gone
         self._steps: set[str] = set()
@@ -190,6 +196,9 @@ class ChunkTranslator:
         self._answered: frozenset[str] = frozenset()
         self._shown_state: Any = msgspec.UNSET
         self._has_state = False  # whether the state's part is of the last step
+        self.is_lost = False
+        """Whether the client shows something that is void, and no chunk takes it back. Its stream has to break: it comes
+        back, and gets the turn without that."""
 
     def skip(self, runs: Sequence[RunView]) -> None:
         """Learns of the turn's earlier runs, of which the client has seen everything."""
@@ -319,6 +328,7 @@ class ChunkTranslator:
             yield from self._begin_step(part.message_id)
         self._steps.add(part.message_id)
         self._spoke.add(part.message_id)
+        self._shown.add(part.message_id)
         self._called.add(part.call_id)
         self._calls[part.call_id] = _Call(part)
         yield {"type": "tool-input-start", "toolCallId": part.call_id, "toolName": part.name}
@@ -336,6 +346,7 @@ class ChunkTranslator:
         if part_id is None:
             self._parts += 1
             self._spoke.add(part.message_id)
+            self._shown.add(part.message_id)
             part_id = self._open[key] = f"{part.kind}-{self._parts}"
             yield {"type": f"{part.kind}-start", "id": part_id}
         yield {"type": f"{part.kind}-delta", "id": part_id, "delta": change.text}
@@ -346,10 +357,9 @@ class ChunkTranslator:
             yield from self._close((part.kind, part.message_id))
             return
         call = self._calls[part.call_id]
-        text = "".join(call.pieces)
-        call.pieces.clear()
-        if part.call_id not in self._answered:
-            yield self._available(part, text)
+        call.is_held = True
+        if part.name not in self._client_tools or part.call_id in self._answered:
+            yield from self._announce(call)
 
     def _close(self, key: tuple[str, str]) -> Iterator[Chunk]:
         part_id = self._open.pop(key, None)
@@ -358,15 +368,27 @@ class ChunkTranslator:
 
     # -- calls --
 
-    def _available(self, call: CallView, text: str) -> Chunk:
-        # As it is, so that numbers stay exact. A strict JSON text has line ends between values only.
-        line = msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
-        return {"type": "tool-input-available", "toolCallId": call.call_id, "toolName": call.name, "input": line}
+    def _announce(self, call: _Call) -> Iterator[Chunk]:
+        """Says that the call is whole, which runs its tool in a browser, unless that was said or it has its answer.
+
+        For a tool of the browser this waits until its answer is awaited: before that, its response may still be cut.
+        """
+        if not call.is_held:
+            return
+        call.is_held = False
+        text = "".join(call.pieces)
+        call.pieces.clear()
+        if call.view.call_id not in self._answered:
+            # As it is, so that numbers stay exact. A strict JSON text has line ends between values only.
+            line = msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
+            about = {"toolCallId": call.view.call_id, "toolName": call.view.name}
+            yield {"type": "tool-input-available", **about, "input": line}
 
     def _asked(self, change: Asked) -> Iterator[Chunk]:
         """A call that a person or a client has to answer. The client's own tools need no word: it has the arguments."""
         view = change.call
         call_id, call = view.call_id, self._calls[view.call_id]
+        yield from self._announce(call)
         asked = view.question or Question()
         if view.is_paused or view.name in self._client_tools or self._sdk < 6:
             return
@@ -403,6 +425,9 @@ class ChunkTranslator:
         call = self._calls.get(outcome.call_id)
         if call is None:
             return
+        is_cut_off = change.cut_off or call.is_held
+        if not isinstance(outcome, CallDiscarded):
+            yield from self._announce(call)
         call.is_answered = True
         if call.about is not None:
             call.about.is_denied = isinstance(outcome, CallReturned) and says_no(outcome.result)
@@ -414,7 +439,7 @@ class ChunkTranslator:
             case CallReleased():
                 output = result_value(result_text(outcome, self.view))
                 yield {"type": "tool-output-available", **about, "output": output}
-            case CallDiscarded() if change.cut_off:
+            case CallDiscarded() if is_cut_off:
                 error = {"input": "".join(call.pieces), "errorText": error_text(outcome, self.view)}
                 call.pieces.clear()
                 yield {"type": "tool-input-error", **about, "toolName": call.view.name, **error}
@@ -441,27 +466,25 @@ class ChunkTranslator:
     def _resumed(self, change: Resumed) -> Iterator[Chunk]:
         """Takes back what the model is asked for again, if it is all that the step has and the client knows how.
 
-        Else the texts stay, for there is no word that takes them back, and the calls have failed.
+        Else there is no word that takes it back, so the client has to come back: see ``is_lost``.
         """
         void = {message.message_id for message in change.void}
-        calls = [self._calls[call.call_id] for message in change.void for call in message.calls]
         is_all = bool(void) and self._is_step_open and self._spoke <= void
         if is_all and self._spoke and self._sdk >= 7:
             yield {"type": "reset-step"}
             if self._has_state:
                 yield {"type": "data-state", "id": "state", "data": self._shown_state}
-            for call in calls:
-                call.is_answered |= call.view.call_id in self._called
             self._open.clear()
+            self._shown -= self._spoke
             self._spoke.clear()
             self._called.clear()
-        for key in [key for key in self._open if key[1] in void]:
-            yield from self._close(key)
-        for call in calls:
-            if not call.is_answered:
-                outcome = CallDiscarded(call.view.call_id, "interrupted")
-                yield from self._settled(Settled(call.view, outcome, call.view in change.cut_off))
         self._is_step_free = is_all and not self._spoke
+        for message in change.void:
+            for call in message.calls:
+                self._calls.pop(call.call_id)
+        if void & self._shown:
+            self.is_lost = True
+            yield {"type": VOID, "data": {"runId": self._run.run_id, "attempt": self._run.attempt}, "transient": True}
 
     def _ended(self, change: Ended) -> Iterator[Chunk]:
         yield from self._end_step()
