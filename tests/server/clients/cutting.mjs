@@ -5,6 +5,10 @@
 // "whole": a message is sent and its answer read. "cut": the connection is cut after n events, and the client comes back by its own
 // means. "join": the thread is joined, which somebody else has begun. In the latter two, /release is asked as soon as the client reads
 // the stream that it has come back to: until then the agent waits. The answer: the client's messages, and how often it was cut.
+//
+// With "again", the address of a second server, nothing is cut here: somebody kills a server. "whole": the client has sent its message to
+// that one, and comes back to the other. "join": it watches through one that lives. "ready" is asked as soon as nothing more comes, and
+// "tools" are those that the client runs; the answer has the calls for which they ran.
 
 import { createInterface } from "node:readline";
 
@@ -14,8 +18,18 @@ process.on("unhandledRejection", () => {});
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
+// The connection was lost, by us or by the server; browsers call it so.
+async function lost(seen, controller) {
+  seen.cuts += 1;
+  seen.open -= 1;
+  await pause(2); // an error discards what the client has not yet taken
+  controller.error(new TypeError("network error: the connection was cut"));
+}
+
 // A fetch for one case, and what it has seen.
-export function cutting({ url, threadId, how, cut }, fetch = globalThis.fetch) {
+export function cutting(question, fetch = globalThis.fetch) {
+  if (question.again) return surviving(question, fetch);
+  const { url, threadId, how, cut } = question;
   const seen = { cuts: 0, events: 0, streams: 0, open: 0 };
   const release = () => fetch(`${url}/release/${threadId}`, { method: "POST" });
   const through = async (address, init) => {
@@ -33,7 +47,8 @@ export function cutting({ url, threadId, how, cut }, fetch = globalThis.fetch) {
         for (;;) {
           const end = text.indexOf("\n\n");
           if (end < 0) {
-            const { done, value } = await reader.read();
+            const { done, value } = await reader.read().catch(() => ({ done: true, value: null }));
+            if (value === null) return await lost(seen, controller);
             if (done) return void ((seen.open -= 1), controller.close());
             text += value;
             continue;
@@ -45,17 +60,58 @@ export function cutting({ url, threadId, how, cut }, fetch = globalThis.fetch) {
           isNews = false;
           if (isEvent && seen.streams === 1) seen.events += 1;
           if (!isCut || !isEvent || seen.events < cut) return;
-          seen.cuts += 1;
-          seen.open -= 1;
-          await pause(2); // an error discards what the client has not yet taken
+          await lost(seen, controller);
           reader.cancel().catch(() => {});
-          return controller.error(new TypeError("network error: the connection was cut"));
+          return;
         }
       },
     }, { highWaterMark: 0 });
     return new Response(body, { status: response.status, headers: response.headers });
   };
   return { fetch: through, seen };
+}
+
+// A fetch that reaches the second server where the first does not answer, as through a balancer.
+function surviving({ url, again, ready }, fetch) {
+  const seen = { cuts: 0, events: 0, streams: 0, open: 0 };
+  let timer;
+  const quiet = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => fetch(ready).catch(() => {}), 400);
+  };
+  const through = async (address, init) => {
+    const ask = (server) => fetch(String(address).replace(url, server), init);
+    const response = await ask(url).catch((error) => (init?.signal?.aborted ? Promise.reject(error) : ask(again)));
+    if (!response.body || !response.headers.get("content-type")?.startsWith("text/event-stream")) return response;
+    seen.streams += 1;
+    seen.open += 1;
+    const reader = response.body.getReader();
+    const body = new ReadableStream({
+      async pull(controller) {
+        try {
+          const { done, value } = await reader.read();
+          if (done) return void ((seen.open -= 1), controller.close());
+          if (!seen.cuts) quiet();
+          controller.enqueue(value);
+        } catch {
+          await lost(seen, controller);
+        }
+      },
+      cancel: (reason) => ((seen.open -= 1), reader.cancel(reason)),
+    }, { highWaterMark: 0 });
+    return new Response(body, { status: response.status, headers: response.headers });
+  };
+  return { fetch: through, seen };
+}
+
+// Comes back until a stream was not cut.
+export async function comeBack({ how }, seen, join) {
+  for (let isBack = how === "join" || seen.cuts > 0; isBack; ) {
+    const before = seen.cuts;
+    await join();
+    isBack = seen.cuts > before;
+    if (isBack) await pause(20);
+  }
 }
 
 // Answers every line with what `live` makes of it.
@@ -74,17 +130,28 @@ export async function answer(live) {
 // The case with a class of agents of @ag-ui/client.
 export async function agUi(HttpAgent, question) {
   const { fetch, seen } = cutting(question);
-  const { url, threadId, how } = question;
+  const { url, threadId, how, tools } = question;
+  const ran = [];
   class Joining extends HttpAgent {
     connect(input) {
       return new HttpAgent({ url: `${url}/threads/${threadId}/connect`, fetch }).run(input);
     }
   }
   const agent = new Joining({ url: `${url}/agui`, threadId, fetch });
+  const isOwn = (name) => tools?.some((tool) => tool.name === name);
+  agent.subscribe({
+    onToolCallEndEvent: ({ event, toolCallName }) => void (isOwn(toolCallName) && ran.push(event.toolCallId)),
+    onNewToolCall: ({ toolCall }) => void (isOwn(toolCall.function.name) && ran.push(toolCall.id)),
+  });
   if (how !== "join") {
-    agent.addMessage({ id: "user", role: "user", content: "Go" });
-    await agent.runAgent({}).catch(() => {});
+    agent.addMessage({ id: "user", role: "user", content: question.text ?? "Go" });
+    await agent.runAgent({ tools }).catch(() => {});
   }
-  if (how === "join" || seen.cuts) await agent.connectAgent({});
-  return { messages: agent.messages, state: agent.state, ...seen };
+  await comeBack(question, seen, async () => {
+    const before = seen.cuts;
+    await agent.connectAgent({}).catch((error) => {
+      if (seen.cuts === before) throw error;
+    });
+  });
+  return { messages: agent.messages, state: agent.state, ran, ...seen };
 }

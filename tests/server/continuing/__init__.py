@@ -1,7 +1,8 @@
 """Servers that are killed while their runs work, and runs that go on.
 
 ``python -m tests.server.continuing [--kills 16] [--journal sqlite|postgres] [--kind llm …] [--wire gemini …] [--stop]
-[--seed 1]``, or with ``--odd``: what seldom happens (``odd``)
+[--seed 1]``, or with ``--odd``: what seldom happens (``odd``), or with ``--clients [--client ai6 …] [--moment 'half a text' …]``: what
+published clients show of it (``audience``)
 
 Agents of google-adk run behind ``callstream serve``: with SQLite one process that is started again after each kill, with
 PostgreSQL two replicas. Some runs are at work at a time; when one of them has written a certain record, the process that

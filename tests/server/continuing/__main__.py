@@ -4,10 +4,12 @@ import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Sequence
 
 from tests.journal.server import postgres_server
 
 from . import __doc__ as described
+from .audience import CLIENTS, MOMENTS, Audience
 from .odd import OddStage, scenes
 from .stage import Stage
 
@@ -28,11 +30,18 @@ def main() -> int:
     parser.add_argument(
         "--odd", action="store_true", help="what seldom happens instead: see tests/server/continuing/odd.py"
     )
+    parser.add_argument(
+        "--clients", action="store_true", help="what every client shows of such runs instead; installs with npm"
+    )
+    parser.add_argument("--client", choices=[*CLIENTS], action="append")
+    parser.add_argument("--moment", choices=MOMENTS, action="append")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     is_well = True
     if given.odd:
         return 0 if play_odd(given.journal) else 1
+    if given.clients:
+        return 0 if play_clients(given.journal, given.client or [*CLIENTS], given.moment or MOMENTS) else 1
     how = {"how": signal.SIGTERM if given.stop else signal.SIGKILL, "replicas": 2}
     for kind, wire in plays(given.kind, given.wire):
         if given.journal == "sqlite":
@@ -61,6 +70,15 @@ def play_odd(backend: str) -> bool:
             with postgres_server() as server:
                 is_well &= play(OddStage(server.get_uri(), scene, database=server))
     return is_well
+
+
+def play_clients(backend: str, clients: list[str], moments: Sequence[str]) -> bool:
+    if backend == "sqlite":
+        audience = Audience("sqlite", clients, moments)
+        return play(audience) and audience.is_well
+    with postgres_server() as server:
+        audience = Audience(server.get_uri(), clients, moments)
+        return play(audience) and audience.is_well
 
 
 def play(stage: Stage) -> bool:

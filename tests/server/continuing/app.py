@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from google.adk.agents import LlmAgent, LoopAgent, ParallelAgent, SequentialAgent
@@ -19,6 +20,7 @@ from google.adk.workflow import START, FunctionNode, Workflow
 from google.genai import types
 
 from callstream import tool
+from callstream.adk import AGUIToolset
 from callstream.tools import current_call
 
 PROVIDER, WIRE, KIND, LOG = (os.environ[f"CONTINUING_{name}"] for name in ("PROVIDER", "WIRE", "KIND", "LOG"))
@@ -90,6 +92,34 @@ async def die(label: str) -> str:
     return await work("look", label, 0.05)
 
 
+def audience_agent() -> LlmAgent:
+    """Its tools hang once in threads whose names say so: see tests/server/continuing/audience.py."""
+
+    def is_marked(thread: str) -> bool:
+        mark = Path(f"{LOG}.{thread}")
+        is_there = mark.exists()
+        mark.touch()
+        return is_there
+
+    async def hang(did: str, label: str, place: int) -> str:
+        thread = label.rstrip("ab")
+        if thread.endswith(f"-{place}") and not is_marked(thread):
+            await asyncio.sleep(3600)
+        return f"{did} {label}"
+
+    @tool(name="first_look", replay="safe")
+    async def look(label: str) -> str:
+        """Looks something up."""
+        return await hang("look", label, 8)
+
+    @tool(name="first_write", replay="safe")
+    async def write(label: str, body: str) -> str:
+        """Writes something."""
+        return await hang("write", label, 9)
+
+    return LlmAgent(name="first", model=model(), instruction="You are first.", tools=[look, write, AGUIToolset()])
+
+
 async def prepare(node_input: str) -> str:
     """The first node: what the agent after it is asked."""
     await work("node", f"{node_input} prepare", 0.3)
@@ -118,6 +148,8 @@ def made(kind: str) -> Any:
             return LoopAgent(name="again", sub_agents=[agent("first")], max_iterations=2)
         case "transfer":
             return LlmAgent(name="head", model=model(), instruction="You are head.", sub_agents=[agent("first")])
+        case "audience":
+            return audience_agent()
         case "deadly":
             return agent("first", die, without=["first_look"])
         case "workflow":

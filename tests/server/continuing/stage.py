@@ -136,6 +136,7 @@ class Stage:
         self, journal: str, kind: str, wire: str, kills: int, seed: int, *, how: int = signal.SIGKILL, replicas: int = 1
     ) -> None:
         self._attempts = 1 + MOST_KILLS
+        self._models: Any = Models(wire, kind)
         self._backend = journal
         self._how = how
         self._replicas = replicas
@@ -166,8 +167,7 @@ class Stage:
             place = Path(folder)
             log = place / "tools.log"
             url = f"sqlite:///{place / 'calls.db'}" if self._backend == "sqlite" else self._backend
-            models = Models(self._wire, self._kind)
-            provider = ScriptedProvider(self._wire, models.script, stream_args_unasked=True, deltas_per_second=80)
+            provider = ScriptedProvider(self._wire, self._models.script, stream_args_unasked=True, deltas_per_second=80)
             environment = {
                 "CONTINUING_PROVIDER": stack.enter_context(provider).base_url,
                 "CONTINUING_WIRE": self._wire,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
 
+from tests import npm
+
+from .audience import Audience
 from .stage import Stage
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.subprocess]
@@ -24,3 +28,15 @@ async def test_a_server_that_is_stopped_hands_its_runs_over() -> None:
     await stage.play()
     assert stage.said == []
     assert stage.interrupted
+
+
+async def test_clients_that_look_on_show_what_is_valid() -> None:
+    audience = Audience("sqlite", ["ag-ui", "ai6"], ["a page's call"])
+    try:
+        await audience.play()
+    except npm.Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have the clients: {reason}")
+        pytest.skip(str(reason))
+    assert audience.said == []
+    assert audience.is_well

@@ -1,9 +1,11 @@
-// The AI SDK, cut off anywhere: see tests/server/clients/cutting.mjs. `client`: "ai7-read", or "ai5", "ai6", "ai7" for its Chat.
+// The AI SDK, cut off anywhere: see tests/server/clients/cutting.mjs. `client`: "ai7-read", or "ai5", "ai6", "ai7" for its Chat; with
+// "-callstream" its transport is that of the npm package, and so is what comes back by itself.
 //
 // Chat comes back with resumeStream, or loads its messages if the run has ended meanwhile. That of `ai` 5 would show a message
 // twice of which it has kept a half, so its page is loaded anew.
 
-import { answer, cutting } from "../../server/clients/cutting.mjs";
+import { answer, comeBack, cutting } from "../../server/clients/cutting.mjs";
+import { callstreamTransport, resumeDropped } from "../../../js/ai.js";
 
 const sdks = Object.fromEntries(await Promise.all([5, 6, 7].map(async (sdk) => [sdk, await import(`ai${sdk}`)])));
 
@@ -17,41 +19,63 @@ class State {
   snapshot = (value) => structuredClone(value);
 }
 
-const user = { id: "user", role: "user", parts: [{ type: "text", text: "Go" }] };
-
 async function live(question) {
-  const { client, url, threadId, how } = question;
+  const { client, url, threadId, how, tools } = question;
   const sdk = Number(client[2]);
   const { AbstractChat, DefaultChatTransport, readUIMessageStream } = sdks[sdk];
   const { fetch, seen } = cutting(question);
-  const transport = new DefaultChatTransport({ api: `${url}/ui?sdk=${sdk}`, fetch });
-  const load = async () => (await globalThis.fetch(`${url}/ui/${threadId}/messages?sdk=${sdk}`)).json();
+  const api = `${url}/ui?sdk=${sdk}`;
+  const isHealing = client.endsWith("-callstream");
+  const options = { api, fetch, body: tools ? { tools } : {} };
+  const transport = isHealing
+    ? callstreamTransport(DefaultChatTransport, { ...options, firstPause: 20 })
+    : new DefaultChatTransport(options);
+  const load = async () => (await fetch(`${url}/ui/${threadId}/messages?sdk=${sdk}`)).json();
+  const text = question.text ?? "Go";
+  const user = { id: "user", role: "user", parts: [{ type: "text", text }] };
   const errors = [];
+  const ran = [];
   if (client.endsWith("-read")) {
     const read = async (stream) => {
       let last;
       for await (const message of readUIMessageStream({ stream, terminateOnError: true })) last = message;
       return last;
     };
+    const failed = (error) => void errors.push(String(error));
     let message;
     if (how !== "join") {
       const given = { chatId: threadId, messages: [user], trigger: "submit-message" };
-      message = await transport.sendMessages(given).then(read).catch((error) => void errors.push(String(error)));
+      message = await transport.sendMessages(given).then(read).catch(failed);
     }
-    if (how === "join" || seen.cuts) {
+    await comeBack(question, seen, async () => {
       const stream = await transport.reconnectToStream({ chatId: threadId });
-      message = stream ? await read(stream) : (await load()).at(-1);
-    }
-    return { messages: [user, message], errors: errors.slice(seen.cuts), ...seen };
+      message = stream ? await read(stream).catch(failed) : (await load()).at(-1);
+    });
+    return { messages: [user, message], errors: errors.slice(seen.cuts), ran, ...seen };
   }
+  let chat;
+  let healing = Promise.resolve();
+  const page = { resumeStream: () => chat.resumeStream(), setMessages: (messages) => void (chat.messages = messages) };
+  const heal = resumeDropped({ api, chatId: threadId, chat: () => page, fetch, firstPause: 20 });
+  const onFinish = (finished) => void (isHealing && (healing = Promise.all([healing, heal(finished)])));
   class Chat extends AbstractChat {
     constructor() {
-      super({ id: threadId, transport, state: new State(), onError: (error) => errors.push(String(error)) });
+      const onError = (error) => errors.push(String(error));
+      const onToolCall = ({ toolCall }) => void (tools?.some(({ name }) => name === toolCall.toolName) && ran.push(toolCall.toolCallId));
+      super({ id: threadId, transport, state: new State(), onError, onToolCall, onFinish });
     }
   }
-  let chat = new Chat();
-  if (how !== "join") await chat.sendMessage({ text: "Go" });
-  if (how === "join" || seen.cuts) {
+  chat = new Chat();
+  if (how !== "join") await chat.sendMessage({ text });
+  if (isHealing) {
+    if (how === "join") {
+      chat.messages = await load();
+      await chat.resumeStream();
+    }
+    for (let last; last !== healing; await last) last = healing;
+    return { messages: chat.messages, errors: [], ran, ...seen };
+  }
+  await comeBack(question, seen, async () => {
     errors.length = 0;
     if (how === "join" || sdk === 5) {
       chat = new Chat();
@@ -60,8 +84,8 @@ async function live(question) {
     const before = seen.streams;
     await chat.resumeStream();
     if (seen.streams === before) chat.messages = await load(); // 204: the run has ended
-  }
-  return { messages: chat.messages, errors, ...seen };
+  });
+  return { messages: chat.messages, errors, ran, ...seen };
 }
 
 await answer(live);
