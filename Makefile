@@ -172,7 +172,7 @@ live: $(VENV)/.installed-dev ## two turns with a real Gemini, if there are crede
 chaos: $(VENV)/.installed-dev ## kill replicas on one PostgreSQL while 50 threads talk to them, and see that nobody notices
 	@$(BIN)/python -W ignore -m tests.server.chaos $(ARGS)
 
-continue: $(VENV)/.installed-dev ## kill servers while their runs work, and see that the runs go on; ARGS='--journal postgres'
+continue: $(VENV)/.installed-dev ## kill servers while their runs work, and see that the runs go on; ARGS='--journal postgres', or ARGS=--clients for what every client shows
 	@$(BIN)/python -W ignore -m tests.server.continuing $(ARGS)
 
 stops: $(VENV)/.installed-dev ## stop 2,000 runs at random moments, then 15 minutes of soak, on SQLite and PostgreSQL sessions
