@@ -84,6 +84,18 @@ async def call(run: Run, call_id: str = "c", pieces: tuple[str, ...] = (TEXT[:5]
     await run.record([CallCompleted(call_id, "".join(pieces))])
 
 
+async def test_the_log_beside_a_journal_is_measured(collected: Collected, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with observed(collected) as cs:
+        assert cs.journal.log_figures() is None
+        async with cs.run("thread", "run"):
+            assert collected.metric("callstream.log.lag") == []
+            figures = {"batches": 3, "records": 250, "refused": 1, "lag_seconds": 61.5}
+            monkeypatch.setattr(cs.journal, "log_figures", lambda: figures)
+            names = {"batches": "batches", "records": "records", "refused": "refused", "lag": "lag_seconds"}
+            for name, key in names.items():
+                assert [point.value for point in collected.metric(f"callstream.log.{name}")] == [figures[key]]
+
+
 async def test_one_span_a_run_and_one_a_call(collected: Collected) -> None:
     async def slow(call: Call, signal: Any) -> None:
         await asyncio.sleep(0.05)

@@ -32,6 +32,7 @@ from callstream.journal import follow as following
 from callstream.journal.follow import Folded, Followers, Page, Push
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.moving import Moved, Progress, Side, move
+from callstream.journal.paired import PairedStore
 from callstream.journal.queue import Then
 from callstream.journal.rows import (
     KEPT_THREAD,
@@ -329,9 +330,13 @@ class Journal:
         """Counts, stored bytes and the schema version, for ``doctor`` and health checks.
 
         ``live_writers`` counts the processes that have the journal open, this one included; ``orphaned_runs`` the runs
-        that go on but whose process is gone, which the next ``sweep`` closes.
+        that go on but whose process is gone, which the next ``sweep`` closes. ``log``: of a log beside the store.
         """
         return {**await self._read(self._store.reader.stats), "pending_bytes": self._worker.pending_bytes}
+
+    def log_figures(self) -> dict[str, float] | None:
+        """What ``stats()["log"]`` says, at once and in any thread; None if there is no log beside the store."""
+        return self._store.figures() if isinstance(self._store, PairedStore) else None
 
     async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         return (

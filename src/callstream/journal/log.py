@@ -97,6 +97,6 @@ class Log(Protocol):
     def figures(self) -> dict[str, float]:
         """Of this process since it has opened the log: ``batches`` and ``records`` that it has appended, how many batches
         were ``refused`` because somebody had taken its turn, and ``lag_seconds``, the age of the oldest piece that it still
-        has here.
+        has here. May be asked in any thread.
         """
         ...

@@ -63,6 +63,7 @@ class PairedStore:
         self.where = f"{index.where} with {log.where}"
         self.is_persistent = index.is_persistent and log.is_persistent
         self.reader = PairedReader(index.reader, log, self.where)
+        self.figures = log.figures
         self.migrate = index.migrate
         self.renew = index.renew
         self.hold = index.hold

@@ -15,18 +15,21 @@ Arguments and results are never recorded unless that was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Final
 
 import msgspec
 from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from callstream.calls import AT_REST, HAS_OUTCOME, Call, CallState
 from callstream.events import ResponseEnded
+from callstream.journal import Journal
 from callstream.runtime.run import Run
 
 SCOPE: Final = "callstream"
@@ -121,8 +124,26 @@ class Telemetry:
         self._active_runs = meter.create_up_down_counter("callstream.runs.active", "{run}", "Active runs.")
         self._streams = meter.create_up_down_counter("callstream.streams.active", "{stream}", "Streams that are read.")
         self._runs: dict[str, _Observed] = {}
+        self._journals: weakref.WeakSet[Journal] = weakref.WeakSet()
+        meter.create_observable_gauge(
+            "callstream.log.lag", [self._figure("lag_seconds")], "s", "Age of the oldest piece in the journal's log."
+        )
+        for name, unit, what in (
+            ("batches", "{batch}", "Batches written to the journal's log."),
+            ("records", "{record}", "Records in these batches."),
+            ("refused", "{batch}", "Batches that the log refused, because others had taken the runs."),
+        ):
+            meter.create_observable_counter(f"callstream.log.{name}", [self._figure(name)], unit, what)
+
+    def _figure(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def look(options: CallbackOptions) -> Iterable[Observation]:
+            found = [journal.log_figures() for journal in list(self._journals)]
+            return [Observation(figures[name]) for figures in found if figures is not None]
+
+        return look
 
     def run_started(self, run: Run) -> None:
+        self._journals.add(run.engine.journal)
         now = perf_counter()
         name = "run" if run.host_traces else "invoke_agent"
         attributes: dict[str, Any] = {"gen_ai.conversation.id": run.thread_id, "callstream.run.id": run.run_id}

@@ -141,8 +141,8 @@ class View:
         self._runs = {key: kept for key, kept in runs.items() if kept}
 
     def age(self, now: float) -> float:
-        """Seconds since the oldest of what is here was added."""
-        return now - min((kept[0].at for kept in self._runs.values()), default=now)
+        """Seconds since the oldest of what is here was added. May be asked in any thread."""
+        return now - min((kept[0].at for kept in list(self._runs.values())), default=now)
 
     @property
     def oldest(self) -> int:
