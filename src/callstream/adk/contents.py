@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import mimetypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -136,25 +136,48 @@ def _object(text: str) -> dict[str, Any]:
 
 def messages_in(session: Session) -> list[dict[str, Any]]:
     """A session as AG-UI's messages: for threads that the journal does not know."""
-    found: list[dict[str, Any]] = []
-    for event in session.events:
-        parts = list(event.content.parts or ()) if event.content is not None else []
-        text = "".join(part.text for part in parts if part.text and not part.thought)
-        calls = [call for call in event.get_function_calls() if call.name not in HOST_QUESTIONS]
-        if event.author == "user" and text:
-            found.append({"id": event.id, "role": "user", "content": text})
-        elif text or calls:
-            found.append(_assistant(event.id, text, calls))
-        for response in event.get_function_responses():
-            if response.name not in HOST_QUESTIONS:
-                text = json.dumps(response.response, ensure_ascii=False)
-                said = {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": text}
-                found.append(said)
-    return found
+    return [message for event in session.events if not event.partial for message in _messages(event)]
 
 
-def _assistant(message_id: str, text: str, calls: Iterable[types.FunctionCall]) -> dict[str, Any]:
-    made: dict[str, Any] = {"id": message_id, "role": "assistant"}
+def _messages(event: Event) -> Iterator[dict[str, Any]]:
+    parts = list(event.content.parts or ()) if event.content is not None else []
+    text = "".join(part.text for part in parts if part.text and not part.thought)
+    thought = "".join(part.text for part in parts if part.text and part.thought)
+    calls = [call for call in event.get_function_calls() if call.name not in HOST_QUESTIONS]
+    if event.author == "user":
+        attached = [media for part in parts if (media := _attached(part)) is not None]
+        said = [{"type": "text", "text": text}] if text else []
+        if text or attached:
+            yield {"id": event.id, "role": "user", "content": [*said, *attached] if attached else text}
+    else:
+        if thought:
+            yield {"id": f"reasoning-{event.id}", "role": "reasoning", "content": thought}
+        if text or calls:
+            yield _assistant(event, text, calls)
+    for response in event.get_function_responses():
+        if response.name not in HOST_QUESTIONS:
+            result = json.dumps(response.response, ensure_ascii=False)
+            yield {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": result}
+
+
+def _attached(part: types.Part) -> dict[str, Any] | None:
+    """What a user has sent beside text, as AG-UI writes it; None if the part is nothing of the kind."""
+    if part.inline_data is not None and part.inline_data.data:
+        kind, value = part.inline_data.mime_type, base64.b64encode(part.inline_data.data).decode()
+        source = {"type": "data", "value": value, "mimeType": kind or "application/octet-stream"}
+    elif part.file_data is not None and part.file_data.file_uri:
+        kind = part.file_data.mime_type
+        source = {"type": "url", "value": part.file_data.file_uri, **({"mimeType": kind} if kind else {})}
+    else:
+        return None
+    family = (kind or "").split("/")[0]
+    return {"type": family if family in ("image", "audio", "video") else "document", "source": source}
+
+
+def _assistant(event: Event, text: str, calls: Iterable[types.FunctionCall]) -> dict[str, Any]:
+    made: dict[str, Any] = {"id": event.id, "role": "assistant"}
+    if event.author and event.author != "model":
+        made["name"] = event.author
     if text:
         made["content"] = text
     shown = [

@@ -22,7 +22,7 @@ from callstream.agui import AguiEvent, Conversation, Translator
 from callstream.agui.events import MessagesSnapshot, RunError, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
 from callstream.agui.input import result_value
 from callstream.agui.messages import AssistantMessage, Metadata
-from callstream.errors import AnswerRefused, CallstreamError, JournalError, TooMany
+from callstream.errors import AnswerRefused, JournalError, TooMany
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal
 from callstream.runtime import Driver
@@ -199,7 +199,7 @@ class AgentStream:
         except AnswerRefused as refused:
             yield _refusal("answer_refused", str(refused))
             return
-        except CallstreamError:
+        except Exception:  # the journal's, or whatever a session service raises
             logger.exception("a run of thread %s could not be started", thread_id)
             yield _refusal("failed", "The run could not be started.")
             return

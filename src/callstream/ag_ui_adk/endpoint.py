@@ -127,17 +127,18 @@ class Endpoint:
         if not isinstance(thread_id, str):
             return JSONResponse({"detail": "expected threadId, a string"}, status_code=422)
         agent, given = await self._prepare(request, _bare_input(thread_id))
-        named = {"app_name": asked.get("appName"), "user_id": asked.get("userId")}
-        found = await agent.thread_state(thread_id, **named, given=given)
-        known = found or {"state": {}, "messages": []}
-        return JSONResponse(
-            {
-                "threadId": thread_id,
-                "threadExists": found is not None,
-                "state": known["state"],
-                "messages": known["messages"],
-            }
-        )
+        decided = given.state if isinstance(given.state, dict) else {}  # by the server: the input brought none
+        named = {
+            "app_name": decided.get("app_name") or asked.get("appName"),
+            "user_id": decided.get("user_id") or asked.get("userId"),
+        }
+        answer: dict[str, Any] = {"threadId": thread_id, "threadExists": False, "state": {}, "messages": []}
+        try:
+            found = await agent.thread_state(thread_id, **named, given=given)
+        except Exception:
+            logger.exception("thread %s could not be read", thread_id)
+            return JSONResponse({**answer, "error": "The thread could not be read."}, status_code=500)
+        return JSONResponse({**answer, **({"threadExists": True, **found} if found is not None else {})})
 
     # -- who answers --
 

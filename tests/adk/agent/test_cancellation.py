@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.adk.agents import BaseAgent
+from google.adk.agents.invocation_context import InvocationContext
 from google.adk.artifacts import FileArtifactService
+from google.adk.events.event import Event
 from google.adk.memory import InMemoryMemoryService
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService
@@ -23,6 +26,7 @@ from callstream import Callstream, adk
 from callstream.runtime import Driver, DriverSettings
 from callstream.testing import Finish, Text, ToolCall
 from tests.adk.hosting import Host, Models, agent_of, scripted
+from tests.gated import PATIENCE
 
 from .agents import adk_agent, gemini
 from .clients import Client
@@ -134,6 +138,35 @@ async def test_the_next_run_of_a_thread_waits_for_what_a_stopped_one_still_write
         await driver.aclose()
         await other.aclose()
         await agent.close()
+
+
+class _Waiting(BaseAgent):
+    """An agent that asks no model, and waits for something that never comes."""
+
+    started: Any
+    cancelled: Any
+
+    async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+            yield Event(author=self.name)
+        finally:
+            self.cancelled.set()
+
+
+async def test_closing_an_agent_ends_what_its_runs_wait_for(cs: Callstream) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+    waiting = _Waiting(name="waiting", started=started, cancelled=cancelled)
+    agent = adk.ADKAgent(adk_agent=waiting, app_name="app", user_id="user", callstream=cs)
+    client = Client(agent)
+    client.messages.append({"id": "1", "role": "user", "content": "Go"})
+    task = asyncio.create_task(consume(agent.run(client.input())))
+    await asyncio.wait_for(started.wait(), PATIENCE)
+    await agent.close()
+    await asyncio.wait_for(cancelled.wait(), PATIENCE)
+    await asyncio.wait_for(task, PATIENCE)
+    assert [row.outcome for row in await cs.journal.runs()] == ["cancelled"]
 
 
 async def test_a_shielded_service_passes_for_the_one_that_it_is(tmp_path: Path) -> None:

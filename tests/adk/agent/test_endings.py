@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from google.adk.agents import LlmAgent, SequentialAgent
 from google.adk.apps import App
+from google.adk.sessions import InMemorySessionService
 from google.adk.tools import LongRunningFunctionTool
 from google.adk.workflow import START, Workflow
 
@@ -88,3 +89,35 @@ async def test_output_key_has_the_text_before_a_question(build: Any, cs: Callstr
         (pending,) = client.pending()
         await client.answer({pending: "yes"})
     assert client.state["draft"] == "May I? Done."
+
+
+class _SessionsAway(InMemorySessionService):
+    """Can be away, as a database can."""
+
+    is_away = False
+
+    async def get_session(self, **given: Any) -> Any:
+        if self.is_away:
+            raise ConnectionError("the database of the sessions is at 10.0.0.7")
+        return await super().get_session(**given)
+
+
+async def test_an_answer_that_comes_while_the_sessions_are_away_is_not_lost(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does the caller get an exception: what ends a run is its last event."""
+    sessions = _SessionsAway()
+    script = [[ToolCall("approve", {"what": "it"}), Finish()], [Text("Approved."), Finish()]]
+    async with scripted("gemini", script) as provider:
+        root = LlmAgent(name="asker", model=gemini(models, provider), tools=[LongRunningFunctionTool(approve)])
+        client = Client(adk_agent(cs, root, session_service=sessions))
+        await client.send()
+        (call_id,) = client.pending()
+        sessions.is_away = True
+        events = await client.answer({call_id: {"approved": True}})
+        assert [(event["type"], event["code"]) for event in events] == [("RUN_ERROR", "failed")]
+        assert "10.0.0.7" not in events[0]["message"]
+        assert "10.0.0.7" in caplog.text
+        sessions.is_away = False
+        await client.run()
+        assert client.text() == "Approved."

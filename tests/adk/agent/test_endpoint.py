@@ -15,6 +15,7 @@ import pytest
 from ag_ui.core import AssistantMessage, BaseEvent, RunAgentInput, ToolMessage, UserMessage
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from google.adk.agents import LlmAgent
+from google.adk.sessions import InMemorySessionService
 
 from callstream import Callstream, UsageError
 from callstream.ag_ui_adk import (
@@ -251,6 +252,49 @@ async def test_state_from_request(cs: Callstream, models: Models) -> None:
     assert found["state"] == {"a": "server", "path": "/"}
     with pytest.raises(UsageError, match="not both"):
         create_adk_app(agent, extract_state_from_request=extract, extract_headers=["x"])
+
+
+async def test_a_user_that_the_server_names_is_not_the_one_that_the_client_names(
+    cs: Callstream, models: Models
+) -> None:
+    """Programs name the user in the state, without an extractor of the agent, and read threads that others have written."""
+
+    async def extract(request: Any, given: Any) -> dict[str, Any]:
+        user = request.headers.get("x-user")
+        return {"user_id": user, "app_name": "theirs"} if user else {}
+
+    async with scripted("gemini", [END]) as provider:
+        root = agent_of(gemini(models, provider))
+        sessions = InMemorySessionService()
+        for user in ("ada", "bob"):
+            await sessions.create_session(app_name="theirs", user_id=user, session_id="thread", state={"whose": user})
+        agent = ADKAgent(adk_agent=root, session_service=sessions, callstream=cs)
+        app = create_adk_app(agent, extract_state_from_request=extract)
+        asked = {"threadId": "thread", "userId": "ada", "appName": "theirs"}
+        assert (await post(app, "/agents/state", asked, **{"x-user": "bob"})).json()["state"] == {"whose": "bob"}
+        assert (await post(app, "/agents/state", asked)).json()["state"] == {"whose": "ada"}
+
+
+class _Broken(InMemorySessionService):
+    async def get_session(self, **given: Any) -> Any:
+        raise ConnectionError("a secret")
+
+
+async def test_a_thread_that_cannot_be_read_is_no_thread_that_is_not_there(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)), session_service=_Broken())
+        response = await post(create_adk_app(agent), "/agents/state", {"threadId": "thread"})
+    assert response.status_code == 500
+    assert response.json() == {
+        "threadId": "thread",
+        "threadExists": False,
+        "state": {},
+        "messages": [],
+        "error": "The thread could not be read.",
+    }
+    assert "a secret" in caplog.text
 
 
 async def test_state_from_request_says_who_asks_on_every_route(cs: Callstream, models: Models) -> None:

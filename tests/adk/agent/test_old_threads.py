@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from ag_ui.core import Tool
+from ag_ui.core import Message, Tool
 from google.adk.apps import App
 from google.adk.apps.app import ResumabilityConfig
 from google.adk.events.event import Event
 from google.adk.sessions import InMemorySessionService
 from google.adk.tools import FunctionTool, LongRunningFunctionTool
 from google.genai import types
+from pydantic import TypeAdapter
 
 from callstream import Callstream
 from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
@@ -291,3 +292,44 @@ async def test_session_service_that_fails(cs: Callstream, models: Models) -> Non
         client = Client(ADKAgent(adk_agent=agent_of(gemini(models, provider)), session_service=Broken(), callstream=cs))
         events = await client.send()
     assert [event["type"] for event in events] == ["RUN_STARTED", "RUN_ERROR"]
+
+
+async def test_a_thread_that_nobody_has_touched_here_is_shown_as_it_was(cs: Callstream, models: Models) -> None:
+    """With what was attached, what the model thought, and which agent spoke."""
+    picture = types.Part(file_data=types.FileData(file_uri="https://pictures/1", mime_type="image/png"))
+    letter = types.Part(inline_data=types.Blob(data=b"%PDF", mime_type="application/pdf"))
+    sound = types.Part(inline_data=types.Blob(data=b"ding", mime_type="audio/mpeg"))
+    asked = types.Content(role="user", parts=[types.Part(text="What is it?"), picture, letter])
+    thought = types.Part(text="A cat, surely.", thought=True)
+    events = [
+        Event(author="user", content=asked),
+        Event(author="expert", content=types.Content(role="model", parts=[thought, types.Part(text="A cat.")])),
+        Event(author="user", content=types.Content(role="user", parts=[thought])),
+        Event(author="user", content=types.Content(role="user", parts=[sound])),
+        Event(author="model", content=types.Content(role="model", parts=[thought])),
+        Event(author="model", content=types.Content(role="model", parts=[types.Part(text="A bell.")])),
+    ]
+    sessions = InMemorySessionService()
+    session = await sessions.create_session(app_name="app", user_id="user", session_id="thread")
+    for event in events:
+        await sessions.append_event(session, event)
+    async with scripted("gemini", [END]) as provider:
+        root = agent_of(gemini(models, provider))
+        agent = ADKAgent(adk_agent=root, app_name="app", user_id="user", session_service=sessions, callstream=cs)
+        shown = await agent.thread_state("thread")
+    attached = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image", "source": {"type": "url", "value": "https://pictures/1", "mimeType": "image/png"}},
+        {"type": "document", "source": {"type": "data", "value": "JVBERg==", "mimeType": "application/pdf"}},
+    ]
+    heard = [{"type": "audio", "source": {"type": "data", "value": "ZGluZw==", "mimeType": "audio/mpeg"}}]
+    assert [{key: value for key, value in message.items() if key != "id"} for message in shown["messages"]] == [
+        {"role": "user", "content": attached},
+        {"role": "reasoning", "content": "A cat, surely."},
+        {"role": "assistant", "name": "expert", "content": "A cat."},
+        {"role": "user", "content": heard},
+        {"role": "reasoning", "content": "A cat, surely."},
+        {"role": "assistant", "content": "A bell."},
+    ]
+    assert len({message["id"] for message in shown["messages"]}) == 6
+    TypeAdapter(list[Message]).validate_python(shown["messages"])
