@@ -1,4 +1,4 @@
-"""The durable log of runs and calls: in memory, in a SQLite file, or in PostgreSQL, there with NATS beside it or alone."""
+"""The durable log of runs and calls: in memory, in a SQLite file, or in PostgreSQL, with or without NATS beside it."""
 
 from __future__ import annotations
 

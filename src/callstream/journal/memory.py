@@ -41,7 +41,7 @@ from callstream.journal.store import (
     Committed,
     Head,
     RunFilter,
-    RunLog,
+    RunRows,
     Writer,
     forgotten_mark,
 )
@@ -494,10 +494,10 @@ class MemoryStore:
         with self._lock:
             return {run.writer for run in self._tables.runs.values() if not run.compacted} | {*self._alive()}
 
-    async def log(self, run_id: str) -> RunLog | None:
+    async def log(self, run_id: str) -> RunRows | None:
         with self._lock:
             run = self._tables.runs.get(run_id)
-            return None if run is None else RunLog(run.key, run.row.outcome is not None, run.compacted, list(run.log))
+            return None if run is None else RunRows(run.key, run.row.outcome is not None, run.compacted, list(run.log))
 
     async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
         with self._lock:

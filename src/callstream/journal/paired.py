@@ -29,7 +29,7 @@ from callstream.journal.store import (
     Committed,
     Head,
     RunFilter,
-    RunLog,
+    RunRows,
     Stale,
     Store,
     StoreAway,
@@ -287,7 +287,7 @@ class PairedReader:
             for row in rows
         ]
 
-    async def log(self, run_id: str) -> RunLog | None:
+    async def log(self, run_id: str) -> RunRows | None:
         found = await self._index.log(run_id)
         if found is None or not found.ended or found.compacted:
             return found

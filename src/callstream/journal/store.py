@@ -519,7 +519,7 @@ class CallLog(NamedTuple):
     rows: Sequence[tuple[int, int, str]]
 
 
-class RunLog(NamedTuple):
+class RunRows(NamedTuple):
     """The whole log of a run, for compaction. Without rows if the run is still running or is compacted."""
 
     run_key: int
@@ -557,7 +557,7 @@ class StoreReader(Protocol):
         """Those of the runs that are there."""
         ...
 
-    async def log(self, run_id: str) -> RunLog | None: ...
+    async def log(self, run_id: str) -> RunRows | None: ...
 
     async def writers(self) -> set[str]:
         """Those that are alive, and those that have runs which are not compacted."""

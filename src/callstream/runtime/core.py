@@ -1,8 +1,8 @@
 """What every run does: it records, keeps its ledger, waits for hooks, and ends.
 
-Everything that happens to a run passes ``record``: first the journal, then the ledger, then the hooks; so nothing is shown
-that a crash could still lose, and hooks see what the journal has. A run belongs to the event loop that started it. Whatever
-ends it, hooks settle first, and every call of it is final or awaits an answer afterwards.
+Everything that happens to a run passes ``RunLog.submit``: first the journal, then the ledger, then the hooks; so nothing is
+shown that a crash could still lose, and hooks see what the journal has. A run belongs to the event loop that started it.
+Whatever ends it, hooks settle first, and every call of it is final or awaits an answer afterwards.
 
 ``RunCore`` knows nothing of tools that run before their response has ended: they stand on it, and it tells them what
 happens through the methods that are abstract here. ``Run`` is both together.
@@ -235,6 +235,7 @@ class RunCore(ABC):
     ) -> None:
         """``record`` without waiting: ``then`` is called later, with what ``record`` would have raised, or None.
 
+        What an earlier attempt of the run has recorded is not left out: whoever submits reads responses that are new.
         What the events bring about, such as hooks, runs in the ``context``: the caller's, unless another is given.
         """
         if self._end.has_begun:

@@ -235,7 +235,6 @@ class Reading:
         on_end: OnEnd | None,
     ) -> None:
         self._tapping = tapping
-        self._provider = exchange.provider
         self._stored = exchange.provider.is_stored(exchange.asked)
         self._on_end = on_end
         self._collapser: Collapser[Any] | None = None
@@ -391,7 +390,7 @@ class Reading:
 
     def joint(self, content_type: str) -> Joint | None:
         """What makes one streamed answer of this and another; None where the wire has none, or does not send events."""
-        kind = self._provider.joint
+        kind = self.provider.joint
         return None if kind is None or not content_type.lower().startswith("text/event-stream") else kind()
 
     @property
@@ -440,7 +439,7 @@ class Reading:
         ``on_end`` is called at the end in place of the answer's run.
         """
         if self._collapser is None:
-            self._collapser = self._provider.collapser(
+            self._collapser = self.provider.collapser(
                 self._response.decoder,
                 collapse=self._collapses if self._touches else _collapse_none if self._joins_text else None,
                 lone=self._tapping.lone,
@@ -484,7 +483,7 @@ class Reading:
     async def _whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
         body = await self._read_whole(source)
         await close_source()
-        with raised_once(self._provider):
+        with raised_once(self.provider):
             return await self._recorded(body)
 
     async def _recorded(self, body: bytes) -> bytes:
@@ -507,10 +506,10 @@ class Reading:
                     raise self.run.rejection(call.call_id)
         if not self._tapping.may_collapse or self._refuses:
             return body
-        left = self._provider.without_unfinished(
+        left = self.provider.without_unfinished(
             body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
         )
-        saying, joint = self.said(), self._provider.joint
+        saying, joint = self.said(), self.provider.joint
         return left if saying is None or joint is None else joint.say_whole(left, saying)
 
     async def _read_whole(self, stream: Any) -> bytes:

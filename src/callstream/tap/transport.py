@@ -196,7 +196,7 @@ class TapTransport:
             return Again(reading, None, often=None)
         if not reading.may_ask:
             return None
-        if often is None or not is_possible or _is_signed(errand.request):
+        if often is None or not is_possible or _has_aws_signature(errand.request):
             return Again(reading, None, often=often)
 
         async def ask(asked: Request, run: Run) -> Any:
@@ -282,9 +282,9 @@ class TapTransport:
     async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
         """Sends the request as it is to reach the provider."""
         provider = exchange.provider
-        if _is_signed(request):
+        if _has_aws_signature(request):
             return await send(request)
-        asked = await self._signed(provider, exchange.asked, place.run)
+        asked = await self._with_signatures(provider, exchange.asked, place.run)
         # A request for the rest of an answer says what the one before said.
         refusals = untold_refusals(provider, asked, place) if exchange.rest_of is None else exchange.noted
         told = tell(provider, asked, refusals, place.run, self._tapping.lone)
@@ -336,7 +336,7 @@ class TapTransport:
         finally:
             await answer.stream.aclose()
 
-    async def _signed(self, provider: Provider, asked: Request, run: Run | None) -> Request:
+    async def _with_signatures(self, provider: Provider, asked: Request, run: Run | None) -> Request:
         if not provider.signs_calls or not self._settings.repair_gemini_signatures:
             return asked
         journal = self._engine.journal
@@ -357,7 +357,7 @@ def _check_loop() -> None:
         ) from None
 
 
-def _is_signed(request: Any) -> bool:
+def _has_aws_signature(request: Any) -> bool:
     """Whether the SDK has signed the request for AWS: its body and most of its headers must stay as they are."""
     return request.headers.get("authorization", "").startswith("AWS4-") or "X-Amz-Signature" in request.url.params
 

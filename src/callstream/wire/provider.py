@@ -1,4 +1,4 @@
-"""What Callstream asks of a provider. Its module answers; nothing else in Callstream knows one provider from another.
+"""What Callstream asks of a provider. Its module answers; neither the tap nor the runtime knows one provider from another.
 
 A wire is recognised by path and content type, never by host name, so compatible servers and gateways are recognised like the
 originals.

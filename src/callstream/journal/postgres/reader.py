@@ -23,7 +23,7 @@ from callstream.journal.rows import (
     merge_adjacent,
     record_of,
 )
-from callstream.journal.store import CallFilter, CallLog, Head, RunFilter, RunLog
+from callstream.journal.store import CallFilter, CallLog, Head, RunFilter, RunRows
 from callstream.journal.whole import RunSize, WholeRun, whole_runs
 
 _MAX_KEY = 2**31 - 1
@@ -120,16 +120,16 @@ class PostgresReader:
                 heads[key].call_ids[number] = call_id
         return list(heads.values())
 
-    async def log(self, run_id: str) -> RunLog | None:
+    async def log(self, run_id: str) -> RunRows | None:
         async with self._link.reading() as connection:
             row = await connection.fetchrow(self._sql["read_run"], run_id)
             if row is None:
                 return None
             key, _, ended, _, compacted = row
             if not ended or compacted:
-                return RunLog(key, ended, compacted)
+                return RunRows(key, ended, compacted)
             rows = await connection.fetch(self._sql["log_of_run"], key, timeout=LONG_SECONDS)
-        return RunLog(key, True, False, [Stored(*columns) for columns in rows])
+        return RunRows(key, True, False, [Stored(*columns) for columns in rows])
 
     async def writers(self) -> set[str]:
         async with self._link.reading() as connection:

@@ -42,7 +42,7 @@ from callstream.journal.store import (
     CallLog,
     Head,
     RunFilter,
-    RunLog,
+    RunRows,
     StoreAway,
     Unstorable,
     check_version,
@@ -300,7 +300,7 @@ class SqliteReader:
     async def writers(self) -> set[str]:
         return await self._in_thread(_writers)
 
-    async def log(self, run_id: str) -> RunLog | None:
+    async def log(self, run_id: str) -> RunRows | None:
         return await self._in_thread(_log, run_id)
 
     async def call(self, call_id: str) -> Call | None:
@@ -441,15 +441,15 @@ def _whole_runs(connection: sqlite3.Connection, run_keys: list[int]) -> list[Who
     return whole_runs(*(connection.execute(_SQL[table], keys) for table in tables))
 
 
-def _log(connection: sqlite3.Connection, run_id: str) -> RunLog | None:
+def _log(connection: sqlite3.Connection, run_id: str) -> RunRows | None:
     row = connection.execute(_SQL["read_run"], {"run_id": run_id}).fetchone()
     if row is None:
         return None
     key, _, ended, _, compacted = row
     if not ended or compacted:
-        return RunLog(key, bool(ended), bool(compacted))
+        return RunRows(key, bool(ended), bool(compacted))
     rows = connection.execute(_SQL["log_of_run"], {"run_key": key})
-    return RunLog(key, True, False, [Stored(*columns) for columns in rows])
+    return RunRows(key, True, False, [Stored(*columns) for columns in rows])
 
 
 def _call(connection: sqlite3.Connection, call_id: str) -> Call | None:
