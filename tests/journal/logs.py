@@ -82,7 +82,7 @@ class EngineLog:
 
     async def listen(self, writer: str) -> None: ...
 
-    async def trim(self, settle: Settle, followed: Collection[str]) -> None:
+    async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
         """Nothing stays here for long: a test asks for it."""
         with self._engine.lock:
             records = [record for lines in self._engine.records.values() for record in lines]

@@ -20,7 +20,7 @@ from callstream.journal.nats import log as nats_log
 from callstream.journal.postgres import address
 from callstream.journal.store import StoreAway
 
-from .conftest import NATS, Place, opened
+from .conftest import NATS, Place, drop_schema, opened, sqlite_url
 from .runs import DONE, START, records
 
 BEGINNING: list[RunEvent] = [START, CallStarted("c", "t"), ArgsAppended("c", "["), TextAppended("m", "a")]
@@ -282,6 +282,31 @@ async def test_processes_may_be_spread_over_streams(url: str, nats_server: Node)
         await open_journal(f"{spread}&log_streams=2", housekeeping=None)
 
 
+@on_nats
+async def test_a_journal_is_copied_from_a_log_and_back(place: Place, tmp_path: Path) -> None:
+    """That is how it is backed up: what lies in the log of runs that have ended is in the copy."""
+    journal = place.journal()
+    for run_id in ("r", "s"):
+        await journal.append(run_id, [START, TextAppended("m", "a")])
+        for number in range(5):
+            await journal.append(run_id, [TextAppended("m", str(number))])
+        await journal.append(run_id, [DONE])
+    await journal.compact("r")
+    await journal.append("t", [START])
+    async with opened(sqlite_url(tmp_path / "copy.db")) as copy:
+        moved = await journal.copy_to(copy)
+        assert (moved.runs, moved.active) == (2, 1)
+        assert await records(copy, "s") == await records(journal, "s")
+        await journal.append("t", [TextAppended("m", "a"), DONE])
+        moved = await journal.copy_to(copy)
+        assert (moved.runs, moved.copied) == (3, 1)
+        schema = f"back_{address(place.url).schema}"
+        async with opened(place.url.replace("schema=", "schema=back_", 1)) as other:
+            assert (await copy.copy_to(other)).digest == moved.digest
+            assert len(await records(other, "s")) == 8
+    await drop_schema(address(place.url).dsn, schema)
+
+
 # -- followers ---------------------------------------------------------------------------------------------------------
 
 
@@ -304,6 +329,29 @@ async def test_a_follower_elsewhere_is_given_what_it_hears_without_asking_the_in
     assert [record.seq async for record in following] == [16]
     await trim(other)
     assert engine(other)._feeds == {}
+
+
+@on_nats
+async def test_of_other_writers_what_is_followed_is_kept_and_the_rest_read_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, other = place.journal(), place.journal()
+    for run_id in ("r", "s"):
+        await writer.append(run_id, [START, TextAppended("m", "a")])
+        await writer.append(run_id, [TextAppended("m", "b")])
+    following = other.follow("r")
+    assert [(await anext(following)).seq for _ in range(3)] == [1, 2, 3]
+    monkeypatch.setattr(nats_log, "_UNUSED_SECONDS", -1.0)
+    await trim(other)
+    [view] = engine(other)._views.values()
+    assert [view.has(key) for key in (1, 2)] == [True, False]
+    assert len(await records(other, "s")) == 3
+    await writer.append("r", [TextAppended("m", "c")])
+    assert (await asyncio.wait_for(anext(following), 30)).seq == 4
+    await following.aclose()  # type: ignore[attr-defined]
+    await trim(other)
+    assert engine(other)._views == {}
+    assert len(await records(other, "r")) == 4
 
 
 @on_nats

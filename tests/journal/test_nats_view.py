@@ -79,6 +79,19 @@ def test_the_oldest_message_that_is_needed() -> None:
     assert view.oldest == view.until == 30
 
 
+def test_a_view_of_some_runs_knows_which() -> None:
+    view = viewed([piece(1, 2), piece(2, 2)])
+    assert view.has(1)
+    assert view.has(9)
+    view.narrow([1])
+    view.add(20, parts_of([piece(1, 3), piece(2, 3)]), 2.0)
+    assert len(view.read(1, 0, None)) == 2
+    assert view.read(2, 0, None) == []
+    assert view.has(1)
+    assert not view.has(2)
+    assert view.until == 20
+
+
 def test_what_is_old_is_found_and_erased() -> None:
     view = viewed([piece(1, 2), piece(2, 2)], [piece(1, 3)])
     assert view.older(2.0) == [piece(1, 2), piece(2, 2)]

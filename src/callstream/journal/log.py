@@ -80,11 +80,11 @@ class Log(Protocol):
     async def erase(self, run_keys: Collection[int]) -> None:
         """Of runs that have ended, once their records lie in the index or have been forgotten there."""
 
-    async def trim(self, settle: Settle, followed: Collection[str]) -> None:
+    async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
         """Called every few seconds: gives back the room of what was erased.
 
         What this writer has kept here for long is given to ``settle``, which puts it into the index, and is erased then.
-        ``followed``: the writers whose runs are followed here.
+        ``followed``: the runs that are followed here, by the writers that own them.
         """
 
     async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:

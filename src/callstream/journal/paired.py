@@ -123,7 +123,7 @@ class PairedStore:
                     _log.warning("the log could not be trimmed, trying again: %s", complaint)
 
     async def trim(self) -> None:
-        await self._log.trim(self._index.settle, self.reader.followed_writers())
+        await self._log.trim(self._index.settle, self.reader.followed_keys())
 
     async def due(self, age: float) -> list[str]:
         return await self._index.due(age * (1 + _OTHERS_SHARE))
@@ -207,9 +207,13 @@ class PairedReader:
     def follow(self, followers: Followers) -> None:
         self._followed = self.remembered.followed = followers.runs
 
-    def followed_writers(self) -> set[str]:
-        heads = [self.remembered.get(run_id) for run_id in self._followed()]
-        return {head.writer for head in heads if head is not None}
+    def followed_keys(self) -> dict[str, list[int]]:
+        """The runs that are followed here, by their owners."""
+        found: dict[str, list[int]] = {}
+        for run_id in self._followed():
+            if (head := self.remembered.get(run_id)) is not None:
+                found.setdefault(head.writer, []).append(head.key)
+        return found
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         head = self.remembered.get(run_id)

@@ -92,12 +92,15 @@ class NatsLog:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def last(self, owners: Mapping[int, str]) -> Mapping[int, tuple[int, int]]:
-        views = {writer: await self._view(writer) for writer in set(owners.values())}
+        keys: dict[str, list[int]] = {}
+        for key, writer in owners.items():
+            keys.setdefault(writer, []).append(key)
+        views = {writer: await self._view(writer, wanted) for writer, wanted in keys.items()}
         found = {key: views[writer].last(key) for key, writer in owners.items()}
         return {key: last for key, last in found.items() if last is not None}
 
     async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
-        return (await self._view(writer)).read(run_key, after, limit)
+        return (await self._view(writer, [run_key])).read(run_key, after, limit)
 
     def at_hand(self, run_key: int, writer: str, after: int, limit: int) -> Sequence[RecordColumns]:
         name = _token(writer)
@@ -126,12 +129,14 @@ class NatsLog:
     def _broke(self) -> None:
         self._heard(None)
 
-    async def _view(self, writer: str) -> View:
-        """All that the writer has in the log at this moment."""
+    async def _view(self, writer: str, keys: Collection[int]) -> View:
+        """All that the writer has in the log at this moment of those runs."""
         name = _token(writer)
         if name == self._writer:
             return self._own
-        view = self._views.setdefault(name, View())
+        view = self._views.get(name)
+        if view is None or not all(map(view.has, keys)):
+            view = self._views[name] = View(time.monotonic())
         view.used_at = time.monotonic()
         await self._read_on(view, name, await self._link.last(name))
         return view
@@ -158,7 +163,7 @@ class NatsLog:
         for view in (self._own, *self._views.values()):
             view.erase(run_keys)
 
-    async def trim(self, settle: Settle, followed: Collection[str]) -> None:
+    async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
         before = time.monotonic() - SETTLE_SECONDS
         if old := self._own.older(before):
             await settle(old)
@@ -170,11 +175,18 @@ class NatsLog:
         if self._checked:
             await self._link.purge(_CHECK, self._checked)
             self._checked = 0
-        wanted = {_token(writer) for writer in followed}
-        for name in self._feeds.keys() - wanted:
+        await self._trim_others({_token(writer): keys for writer, keys in followed.items()})
+
+    async def _trim_others(self, followed: Mapping[str, Collection[int]]) -> None:
+        """What other writers have is kept for a minute, and then what is followed of it."""
+        for name in self._feeds.keys() - followed.keys():
             await self._feeds.pop(name).unsubscribe()
         since = time.monotonic() - _UNUSED_SECONDS
-        self._views = {name: view for name, view in self._views.items() if name in wanted or view.used_at > since}
+        for name, view in list(self._views.items()):
+            if name in followed and view.made_at < since:
+                view.narrow(followed[name])
+            elif view.used_at < since:
+                del self._views[name]
 
     async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
         found = await self._link.writers()

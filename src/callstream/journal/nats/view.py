@@ -86,17 +86,28 @@ class View:
     A place is the number that the engine has given to a message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at: float = 0.0) -> None:
         self.until = 0
-        self.used_at = 0.0
+        self.made_at = self.used_at = at
         self._runs: dict[int, list[_Kept]] = {}
+        self._only: frozenset[int] | None = None
+
+    def narrow(self, keys: Iterable[int]) -> None:
+        """From now on there are those runs only."""
+        self._only = frozenset(keys)
+        self._runs = {key: kept for key, kept in self._runs.items() if key in self._only}
+
+    def has(self, key: int) -> bool:
+        """Whether the run would be here."""
+        return self._only is None or key in self._only
 
     def add(self, place: int, parts: Iterable[Part], at: float) -> None:
         """Takes the next message, unless it is here already."""
         if place > self.until:
             self.until = place
             for part in parts:
-                self._runs.setdefault(part.key, []).append(_Kept(part, place, at))
+                if self._only is None or part.key in self._only:
+                    self._runs.setdefault(part.key, []).append(_Kept(part, place, at))
 
     def last(self, key: int) -> tuple[int, int] | None:
         """Number and time of the run's last record."""
