@@ -6,7 +6,9 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +16,7 @@ import pytest
 import yaml
 from starlette.requests import Request
 
+from bench.nats import nats_program
 from callstream.cli.program import _parser
 from callstream.server import ServerSettings
 from tests.captures import ROOT
@@ -113,3 +116,21 @@ def test_the_agent_of_the_image_knows_its_users(monkeypatch: pytest.MonkeyPatch)
     assert asking(authorization="Bearer two") is None
     assert asking() is None
     assert module.root_agent.name == "assistant"
+
+
+def test_the_servers_of_a_log_keep_what_they_acknowledge(tmp_path: Path) -> None:
+    """Their configuration is one that the real server reads, and one that a journal does not refuse."""
+    made: dict[str, Any] = yaml.safe_load((DEPLOY / "nats.yaml").read_text())
+    assert [service["environment"]["NAME"] for service in made["services"].values()] == list(made["services"])
+    assert list(made["volumes"]) == list(made["services"]) == ["n1", "n2", "n3"]
+    assert all(port.startswith("127.0.0.1:") for service in made["services"].values() for port in service["ports"])
+    [command] = made["x-server"]["command"]
+    text = command.partition("<<END\n")[2].partition("\nEND\n")[0].replace("$$NAME", "n1")
+    assert "sync_interval: always" in text
+    for name in made["services"]:
+        assert f"nats://{name}:6222" in text
+    program = nats_program()
+    if program is not None:
+        config = tmp_path / "nats.conf"
+        config.write_text(text.replace("/data", str(tmp_path)))
+        subprocess.run([program, "-t", "-c", config], check=True, timeout=60, capture_output=True)
