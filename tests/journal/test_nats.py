@@ -374,6 +374,9 @@ async def test_a_follower_that_has_missed_a_message_gets_it_with_the_next_turn(
     following = other.follow("r")
     assert [(await anext(following)).seq for _ in range(4)] == [1, 2, 3, 4]
     waiting = asyncio.ensure_future(anext(following))
+    [follower] = other._followers._by_run["r"]
+    while not follower._is_waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     await writer.append("r", [TextAppended("m", "5")])
     while not missed:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
