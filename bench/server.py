@@ -14,7 +14,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bench.comparison import interpreter
@@ -52,11 +52,12 @@ def server(which: str, base_url: str, journal: str | None = None, maker: Maker =
         process.wait(10)
 
 
-async def measured(which: str, streams: int) -> Usage:
+async def measured(which: str, streams: int, count: Callable[[], float] = lambda: 0.0) -> Usage:
+    """``count``: see ``bench.usage``."""
     model = Model(PACE, least_seconds(streams, WINDOW) + SPARE)
     async with model.listen() as base_url:
         with server(which, base_url) as (address, pid):
-            found = await use(Clients(address), pid, streams, WINDOW, waits=False)
+            found = await use(Clients(address), pid, streams, WINDOW, waits=False, count=count)
     if found.early:
         print(f"  {found.early} streams ended early", file=sys.stderr)
     return found
