@@ -13,6 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ class Audience(Stage):
         async with AsyncExitStack() as stack:
             self._bell = await stack.enter_async_context(Doorbell().opened())
             servers, journal, _ = await stack.enter_async_context(self.opened())
+            self._threads = stack.enter_context(ThreadPoolExecutor(len(self._clients)))  # all of them wait at once
             self._nodes = {name: _node(name) for name in self._clients}
             try:
                 await self._scene(servers, journal, "reconnecting", "")
@@ -189,7 +191,8 @@ class Audience(Stage):
         ready = f"{self._bell.address}/{thread}"
         question = {"client": name, "url": url, "again": other.address, "threadId": thread, "how": how, "ready": ready}
         question |= {"tools": [PAINT], "text": f"Do it for {thread}."}
-        told: dict[str, Any] = await asyncio.to_thread(self._nodes[name].ask, question)
+        asking = asyncio.get_running_loop().run_in_executor(self._threads, self._nodes[name].ask, question)
+        told: dict[str, Any] = await asking
         return told
 
     async def _judge_client(

@@ -174,6 +174,7 @@ class Stage:
                 "CONTINUING_KIND": self._kind,
                 "CALLSTREAM_MAX_ATTEMPTS": str(self._attempts),
                 "CONTINUING_LOG": str(log),
+                "CALLSTREAM_OLDER_CLIENTS": "true",
                 "CONTINUING_MCP": stack.enter_context(mcp_server(log)) if self._kind == "mcp" else "",
             }
             born = cycle(nurseries)
