@@ -7,7 +7,7 @@
 // the stream that it has come back to: until then the agent waits. The answer: the client's messages, and how often it was cut.
 //
 // With "again", the address of a second server, nothing is cut here: somebody kills a server. "whole": the client has sent its message to
-// that one, and comes back to the other. "join": it watches through one that lives. "ready" is asked as soon as nothing more comes, and
+// that one, and comes back to the other. "join": it watches through one that lives. "ready" is asked again and again while nothing comes, and
 // "tools" are those that the client runs; the answer has the calls for which they ran.
 
 import { createInterface } from "node:readline";
@@ -76,8 +76,8 @@ function surviving({ url, again, ready }, fetch) {
   const seen = { cuts: 0, events: 0, streams: 0, open: 0 };
   let timer;
   const quiet = () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => fetch(ready).catch(() => {}), 400);
+    clearInterval(timer);
+    timer = seen.cuts ? undefined : setInterval(() => fetch(ready).catch(() => {}), 400);
   };
   const through = async (address, init) => {
     const ask = (server) => fetch(String(address).replace(url, server), init);
@@ -90,10 +90,11 @@ function surviving({ url, again, ready }, fetch) {
       async pull(controller) {
         try {
           const { done, value } = await reader.read();
-          if (done) return void ((seen.open -= 1), controller.close());
-          if (!seen.cuts) quiet();
+          if (done) return void ((seen.open -= 1), clearInterval(timer), controller.close());
+          quiet();
           controller.enqueue(value);
         } catch {
+          clearInterval(timer);
           await lost(seen, controller);
         }
       },

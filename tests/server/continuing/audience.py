@@ -93,6 +93,8 @@ class Hanging:
     def __init__(self, wire: str) -> None:
         self._wire = wire
         self._asked: Counter[tuple[str, int]] = Counter()
+        self.silent: set[str] = set()
+        """The threads whose model has fallen silent."""
 
     def script(self, request: ReceivedRequest) -> Script:
         label, place = re.search(r"run-\d+-(\d+)", request.body.decode()).group(0, 1)  # type: ignore[union-attr]
@@ -100,7 +102,10 @@ class Hanging:
         turn = min(len(results), 2)
         self._asked[label, turn] += 1
         hangs_in, half = moments(label).get([*MOMENTS, ""][int(place)], (None, ()))
-        return half if turn == hangs_in and self._asked[label, turn] == 1 else answers(label)[turn]
+        if turn != hangs_in or self._asked[label, turn] > 1:
+            return answers(label)[turn]
+        self.silent.add(label)
+        return half
 
 
 class Doorbell:
@@ -128,6 +133,8 @@ class Doorbell:
         return self._rung.setdefault(name, asyncio.Event())
 
     async def rung(self, name: str) -> None:
+        """Waits until somebody asks for it from now on."""
+        self._event(name).clear()
         async with asyncio.timeout(LONGEST):
             await self._event(name).wait()
 
@@ -147,19 +154,19 @@ class Audience(Stage):
     async def play(self) -> None:
         async with AsyncExitStack() as stack:
             self._bell = await stack.enter_async_context(Doorbell().opened())
-            servers, journal, _ = await stack.enter_async_context(self.opened())
+            servers, journal, log = await stack.enter_async_context(self.opened())
             self._threads = stack.enter_context(ThreadPoolExecutor(len(self._clients)))  # all of them wait at once
             self._nodes = {name: _node(name) for name in self._clients}
             try:
-                await self._scene(servers, journal, "reconnecting", "")
+                await self._scene(servers, journal, log, "reconnecting", "")
                 for way in WAYS:
                     for moment in self._moments:
-                        await self._scene(servers, journal, way, moment)
+                        await self._scene(servers, journal, log, way, moment)
             finally:
                 for node in self._nodes.values():
                     node.__exit__(None, None, None)
 
-    async def _scene(self, servers: list[Server], journal: Journal, way: str, moment: str) -> None:
+    async def _scene(self, servers: list[Server], journal: Journal, log: Path, way: str, moment: str) -> None:
         """A run for each client, and a kill in that moment; none without a moment."""
         owner, other = servers
         self._number += 1
@@ -171,6 +178,8 @@ class Audience(Stage):
                 await self._heard(journal, f"{thread}-r")
         told = [asyncio.create_task(self._live(owner, other, way, name, thread)) for name, thread in threads.items()]
         if moment:
+            for thread in threads.values():
+                await self._hangs(journal, log, thread)
             await asyncio.gather(*(self._bell.rung(thread) for thread in threads.values()))
             await owner.end()
             self.kills += 1
@@ -178,6 +187,17 @@ class Audience(Stage):
             await owner.start()
         for (name, thread), each in zip(threads.items(), await asyncio.gather(*told), strict=True):
             await self._judge_client(journal, name, way, moment, thread, each)
+
+    async def _hangs(self, journal: Journal, log: Path, thread: str) -> None:
+        """Waits until the thread's model or tool is where it stays, and the journal has all of that."""
+        async with asyncio.timeout(LONGEST):
+            while thread not in self._models.silent and not Path(f"{log}.{thread}").exists():  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.05)
+            (row,), last = await journal.runs(thread_id=thread), -1
+            while row.last_seq != last:
+                last = row.last_seq
+                await asyncio.sleep(0.3)
+                (row,) = await journal.runs(thread_id=thread)
 
     async def _heard(self, journal: Journal, run_id: str) -> None:
         """Waits until the run has what the user said."""
@@ -189,7 +209,14 @@ class Audience(Stage):
     async def _live(self, owner: Server, other: Server, way: str, name: str, thread: str) -> dict[str, Any]:
         url, how = (owner.address, "whole") if way == "reconnecting" else (other.address, "join")
         ready = f"{self._bell.address}/{thread}"
-        question = {"client": name, "url": url, "again": other.address, "threadId": thread, "how": how, "ready": ready}
+        question: dict[str, Any] = {
+            "client": name,
+            "url": url,
+            "again": other.address,
+            "threadId": thread,
+            "how": how,
+            "ready": ready,
+        }
         question |= {"tools": [PAINT], "text": f"Do it for {thread}."}
         asking = asyncio.get_running_loop().run_in_executor(self._threads, self._nodes[name].ask, question)
         told: dict[str, Any] = await asking
