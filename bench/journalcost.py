@@ -3,16 +3,18 @@
 So many runs write 20 deltas of eight characters a second, each on its own; what comes together within some milliseconds
 the journal writes together. Counted: the CPU time of this process for a delta, all that makes them included; that of the
 database's and the log's servers, all of them; the bytes by which their files have grown, before anything is compacted
-(PostgreSQL's without its write-ahead log, which it uses again); and the time from calling ``append`` to its answer.
+(PostgreSQL's without its write-ahead log, which it uses again); and the time from calling ``append`` to its answer. Once
+nobody reads, and once another process follows all runs: what that costs the servers counts, what it costs that process not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,10 @@ from callstream.events import CallStarted, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
 
 DELTAS_A_SECOND = 20
+SETTLING_SECONDS = 3
+"""Each follower looks once more when it has read all that there is."""
+BEGINNING = 3
+"""The records with which a run begins."""
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -84,7 +90,39 @@ class Cost(NamedTuple):
         return self.answers[min(len(self.answers) - 1, int(len(self.answers) * share))]
 
 
-async def paced(journal: Journal, runs: int, seconds: float, engine: Engine) -> Cost:
+@asynccontextmanager
+async def reading(url: str, runs: int) -> AsyncIterator[None]:
+    """Another process follows the runs meanwhile."""
+    other = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "ignore", "-m", "bench.journalcost", url, str(runs)), stdout=asyncio.subprocess.PIPE
+    )
+    assert other.stdout is not None
+    await other.stdout.readline()
+    await asyncio.sleep(SETTLING_SECONDS)
+    try:
+        yield
+    finally:
+        other.kill()
+        await other.wait()
+
+
+async def follow_all(url: str, runs: int) -> None:
+    """The other process. It says so when it has read what each run began with, and goes on until it is killed."""
+    journal = open_journal(url, housekeeping=None)
+    began = 0
+
+    async def follow(number: int) -> None:
+        nonlocal began
+        async for record in journal.follow(f"run {number}"):
+            if record.seq == BEGINNING:
+                began += 1
+                if began == runs:
+                    print("ready", flush=True)
+
+    await asyncio.gather(*(follow(number) for number in range(runs)))
+
+
+async def paced(journal: Journal, runs: int, seconds: float, engine: Engine, read_at: str | None) -> Cost:
     for number in range(runs):
         await journal.append(
             f"run {number}", [RunStarted("thread"), CallStarted(f"call {number}", "tool"), TextAppended("m", "a")]
@@ -102,11 +140,12 @@ async def paced(journal: Journal, runs: int, seconds: float, engine: Engine) -> 
             answers.append(time.perf_counter() - began)
 
     before = await stored(journal, engine)
-    here, there = time.process_time(), engine.cpu()
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(runs):
-            tasks.create_task(write(number))
-    here, there = time.process_time() - here, engine.cpu() - there
+    async with reading(read_at, runs) if read_at is not None else nullcontext():
+        here, there = time.process_time(), engine.cpu()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(runs):
+                tasks.create_task(write(number))
+        here, there = time.process_time() - here, engine.cpu() - there
     grown = await stored(journal, engine) - before
     deltas = runs * each
     return Cost(here / deltas * 1e6, there / deltas * 1e6, grown / deltas, sorted(answers))
@@ -118,12 +157,24 @@ async def cost_table(
     """``opened`` gives the URLs of empty journals, as an async context manager."""
     table = Table(
         f"journal, cost, {backend}: for a delta, at {DELTAS_A_SECOND} a second and run",
-        ["runs", "µs here", "µs of the servers", "bytes", "answer p50, ms", "p99, ms"],
+        ["runs", "read elsewhere", "µs here", "µs of the servers", "bytes", "answer p50, ms", "p99, ms"],
     )
-    for runs in (100, 300):
+    for runs, is_read in ((100, False), (100, True), (300, False), (300, True)):
         async with opened() as store:
             journal = open_journal(store.url, housekeeping=None)
-            cost = await paced(journal, runs, 5 if quick else 20, engine)
+            cost = await paced(journal, runs, 5 if quick else 20, engine, store.url if is_read else None)
             await journal.aclose()
-        table.row(runs, cost.client, cost.engine, cost.stored, cost.at(0.5) * 1000, cost.at(0.99) * 1000)
+        table.row(
+            runs,
+            "yes" if is_read else "no",
+            cost.client,
+            cost.engine,
+            cost.stored,
+            cost.at(0.5) * 1000,
+            cost.at(0.99) * 1000,
+        )
     table.print()
+
+
+if __name__ == "__main__":
+    asyncio.run(follow_all(sys.argv[1], int(sys.argv[2])))
