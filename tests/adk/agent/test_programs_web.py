@@ -321,6 +321,7 @@ def test_parameters_without_use_warn_once(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_the_page_names_every_parameter() -> None:
-    rows = "\n".join(re.findall(r"^\| (`.*?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Parameters\n")[2].partition("\n## ")[0]
+    rows = "\n".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))
     named = set(re.findall(r"`(\w+)`", rows))
     assert named == {"adk_agent", "app_name", "session_manager", *CompatibleOptions.__annotations__}
