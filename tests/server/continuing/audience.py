@@ -284,8 +284,10 @@ def plain(told: dict[str, Any]) -> Any:
     """What a client shows. Ids are numbered as they come: those of another attempt are others."""
     messages = told["messages"]
     if messages and "content" not in messages[-1] and not any("id" in message for message in messages):
-        # TanStack AI makes more messages of a snapshot than of the events, with the same parts in the same order.
-        messages = [part for message in messages for part in message["parts"]]
+        # TanStack AI makes more messages of a snapshot than of the events, with the same parts in the same order. Of a
+        # snapshot its results have the ids of their messages.
+        parts = [part for message in messages for part in message["parts"]]
+        messages = [{**part, "id": None} if part["type"] == "tool-result" else part for part in parts]
     names: dict[str, str] = {}
     for key, value in _ids([messages, told.get("state")]):
         if key != "toolName":
