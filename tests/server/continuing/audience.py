@@ -147,6 +147,7 @@ class Audience(Stage):
         self._clients = clients
         self._moments = places
         self._models = Hanging("anthropic")
+        self._settings = {"CALLSTREAM_OLDER_CLIENTS": "true"}  # for those before AG-UI 1.0
         self._number = 0
         self._whole: dict[str, Any] = {}
         self.verdicts: dict[tuple[str, str, str], tuple[bool, int]] = {}

@@ -136,6 +136,7 @@ class Stage:
         self, journal: str, kind: str, wire: str, kills: int, seed: int, *, how: int = signal.SIGKILL, replicas: int = 1
     ) -> None:
         self._attempts = 1 + MOST_KILLS
+        self._settings: dict[str, str] = {}
         self._models: Any = Models(wire, kind)
         self._backend = journal
         self._how = how
@@ -174,7 +175,7 @@ class Stage:
                 "CONTINUING_KIND": self._kind,
                 "CALLSTREAM_MAX_ATTEMPTS": str(self._attempts),
                 "CONTINUING_LOG": str(log),
-                "CALLSTREAM_OLDER_CLIENTS": "true",
+                **self._settings,
                 "CONTINUING_MCP": stack.enter_context(mcp_server(log)) if self._kind == "mcp" else "",
             }
             born = cycle(nurseries)
