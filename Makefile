@@ -295,7 +295,7 @@ $(LITELLM_VENV)-proxy/.installed:
 $(RIVAL)-litellm/.installed: pyproject.toml
 	@[ -x $(RIVAL)-litellm/bin/python ] || $(PYTHON) -m venv $(RIVAL)-litellm
 	@echo "==> installing callstream, ag_ui_adk and litellm into $(RIVAL)-litellm, about two minutes the first time"
-	@$(RIVAL)-litellm/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[adk,server]' ag-ui-adk==0.11.0 litellm==1.106.2 openai==2.54.0
+	@$(RIVAL)-litellm/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[adk,server]' ag-ui-adk==0.11.0 litellm==1.106.2 openai==2.54.0 mcp
 	@touch $@
 
 $(RIVAL)/.installed: pyproject.toml constraints.txt
