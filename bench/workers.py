@@ -82,7 +82,7 @@ async def measure(workers: int, streams: int, seconds: float) -> Usage:
     model = Model(PACE, least_seconds(streams, seconds) + SPARE, "text")
     async with model.listen() as base_url:
         with serving(base_url, workers) as (address, pid):
-            return await use(Clients(address), pid, streams, seconds, count=lambda: _of_children(pid))
+            return await use(Clients(address), pid, streams, seconds, waits=False, count=lambda: _of_children(pid))
 
 
 def climb(table: Table, workers: int, ladder: Sequence[int], seconds: float) -> int:
