@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
+from tests.gated import PATIENCE
 
 from .commands import ran, serving
 
@@ -24,6 +26,11 @@ def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Pat
             assert run["run_id"] == answer.headers["callstream-run"]
             assert "secret" not in (tmp_path / "callstream.db").read_bytes().decode("latin-1")
         assert any(f"base URL for anthropic: {server.url}/anthropic" in line for line in server.lines)
+
+
+def _runs(url: str) -> list[dict[str, Any]]:
+    """The newest first."""
+    return list(httpx.get(f"{url}/api/runs").json()["runs"])
 
 
 @pytest.mark.slow
@@ -42,7 +49,9 @@ def test_after_a_gateway_was_killed_the_same_request_gets_a_new_answer(tmp_path:
             again = httpx.post(f"{server.url}/anthropic/v1/messages", json=body, timeout=120)
             assert b"message_stop" in again.content
             assert len(provider.requests) == 2
-            runs = httpx.get(f"{server.url}/api/runs").json()["runs"]
+            until = time.monotonic() + PATIENCE
+            while (runs := _runs(server.url))[0]["outcome"] is None and time.monotonic() < until:
+                time.sleep(0.05)  # the run ends a moment after its answer
         assert [(run["outcome"], run["thread_id"].startswith("callstream kept")) for run in runs] == [
             ("finished", False),
             ("failed", False),
