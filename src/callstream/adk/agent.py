@@ -316,7 +316,7 @@ class ADKAgent:
         run.directory.own_runs = turn.directory.own_runs
         self._add(run, thread)
         work = AgentRun(self._runner(thread[0]), self._plugin, self._threads, self._settings, self._predictions, given)
-        return StartedRun(run, partial(work.work, run, user_id, given_up, turn.heard))
+        return StartedRun(run, partial(work.work, run, user_id, given_up, turn.heard), thread)
 
     def _add(self, run: Run, thread: ThreadKey) -> None:
         self._active.add(run)
@@ -361,7 +361,7 @@ class ADKAgent:
         self._add(run, thread)
         runner = self._new_runner(thread[0], sessions)
         work = AgentRun(runner, self._plugin, threads, self._settings, self._predictions, given)
-        return StartedRun(run, partial(work.work, run, thread[1], (), frozenset(kept["heard"])))
+        return StartedRun(run, partial(work.work, run, thread[1], (), frozenset(kept["heard"])), thread)
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)

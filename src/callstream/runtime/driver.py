@@ -8,7 +8,8 @@ event loop.
 A thread's runs take turns. The journal keeps them apart where the host starts them as ``exclusive``: it raises ThreadBusy,
 whichever process has the other run, and ``Driver`` asks again for as long as its settings say. What has been stopped may
 still be writing to its host's own store, so the next run of the thread begins its work when that is done. A host that names
-a ``turn`` has its runs wait here besides, in the order in which they came.
+a ``turn`` has its runs wait here besides, in the order in which they came; and a run that names the turn that its work
+needs begins it when no other driver of the process works in that turn any more.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from callstream.errors import (
     UsageError,
 )
 from callstream.journal import Journal
-from callstream.runtime.engine import Engine
+from callstream.runtime.engine import Engine, Working
 from callstream.runtime.log import TextLimits
 from callstream.runtime.repeats import RunRequest
 from callstream.runtime.run import Run
@@ -115,10 +116,14 @@ _LAST_WORD_SECONDS: Final = 1.5
 
 
 class StartedRun(msgspec.Struct, frozen=True):
-    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends."""
+    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends.
+
+    ``turn``: what its work shares with that of others, and not at the same time, such as a session; None: nothing.
+    """
 
     run: Run
     work: Callable[[], Coroutine[Any, Any, None]]
+    turn: Hashable = None
 
 
 Start: TypeAlias = Callable[[], Awaitable[StartedRun]]
@@ -305,24 +310,40 @@ class Driver:
     def _work_on(self, started: StartedRun, room: _Room) -> None:
         run, seconds = started.run, self._settings.run_seconds
         run.tighten(self._settings.limits)
-        work = self._work(started, self._leftovers(run))
+        work = self._work(started, self._earlier(started))
         task = asyncio.create_task(work, name=f"callstream run {run.run_id}")
         running = self._running[run.run_id] = _Running(run, task, room)
-        self._engine.working[run.run_id] = (run, task)
+        self._engine.working[run.run_id] = Working(run, task, started.turn)
         if seconds is not None:
             running.limit = run.loop.call_later(seconds, self._stop_late, running)
         run.on_stop(lambda reason: self._limit_rest(running))
         task.add_done_callback(lambda done: self._release(running))
 
-    def _leftovers(self, run: Run) -> list[asyncio.Task[None]]:
-        """What still works on runs of the same thread that were stopped or have failed, whichever driver has begun it."""
-        thread = (run.thread_id, run.principal, run.loop)
-        cut = (working for working in self._engine.working.values() if working[0].outcome in ("cancelled", "failed"))
-        return [task for other, task in cut if (other.thread_id, other.principal, other.loop) == thread]
+    def _earlier(self, started: StartedRun) -> list[Working[Run]]:
+        """The work that this run's has to wait for, whichever driver has begun it: what is in its turn, and what is still
+        done for runs of its thread that were stopped or have failed.
+        """
+        run, turn = started.run, started.turn
+        thread = (run.thread_id, run.principal)
+        return [
+            other
+            for other in self._engine.working.values()
+            if other.run.loop is run.loop
+            and (
+                (turn is not None and other.turn == turn)
+                or (
+                    other.run.outcome in ("cancelled", "failed")
+                    and (other.run.thread_id, other.run.principal) == thread
+                )
+            )
+        ]
 
-    async def _work(self, started: StartedRun, leftovers: list[asyncio.Task[None]]) -> None:
-        if leftovers:
-            await asyncio.wait(leftovers, timeout=_CANCEL_SECONDS)
+    async def _work(self, started: StartedRun, earlier: list[Working[Run]]) -> None:
+        while earlier:
+            had_ended = all(other.run.outcome is not None for other in earlier)
+            await asyncio.wait([other.task for other in earlier], timeout=_CANCEL_SECONDS)
+            # What is not done so long after the end of its run is no longer waited for.
+            earlier = [] if had_ended else [other for other in earlier if not other.task.done()]
         await started.work()
 
     def _stop_late(self, running: _Running) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from itertools import takewhile
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
@@ -436,6 +436,14 @@ class Observers(Generic[RunT]):
                 logger.exception("observer %s failed", type(observer).__name__)
 
 
+class Working(msgspec.Struct, Generic[RunT], frozen=True):
+    """What works on a run. ``turn``: what no other work may use at the same time; None: nothing."""
+
+    run: RunT
+    task: asyncio.Task[None]
+    turn: Hashable
+
+
 class Engine(Toolbox, Generic[RunT]):
     """``make_observers`` is called when the first observer is needed, so that telemetry can be configured before."""
 
@@ -460,7 +468,7 @@ class Engine(Toolbox, Generic[RunT]):
         self._make_observers = make_observers
         self._observers: Observers[RunT] | None = None
         self._active: dict[str, RunT] = {}
-        self.working: dict[str, tuple[RunT, asyncio.Task[None]]] = {}
+        self.working: dict[str, Working[RunT]] = {}
         """What works on runs, by their ids, until it has returned: of all drivers."""
         self._reserved: set[str] = set()
 

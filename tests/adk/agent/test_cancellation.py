@@ -102,6 +102,41 @@ async def test_a_run_ends_after_the_call_of_the_session_service_that_it_is_in(
         await agent.close()
 
 
+@pytest.mark.parametrize("program_is_first", [True, False])
+async def test_runs_of_a_program_and_of_a_server_beside_it_take_turns_in_a_thread(
+    cs: Callstream, models: Models, program_is_first: bool
+) -> None:
+    """The server's client may have left without the server knowing it: its run still writes to the session."""
+    sessions = SlowSessions()
+    async with scripted("gemini", [[Text("Done."), Finish()], [Text("Done."), Finish()]]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions)
+        server = Driver(cs.engine, DriverSettings())
+        client = Client(agent)
+
+        async def serve() -> None:
+            run_id = await server.begin(partial(agent.begin, client.input(), exclusive=True))
+            await consume(cs.journal.follow(run_id))
+
+        async def run() -> None:
+            await consume(agent.run(client.input()))
+
+        client.messages.append({"id": "1", "role": "user", "content": "First"})
+        first = asyncio.create_task(run() if program_is_first else serve())
+        await sessions.appending.wait()
+        client.messages.append({"id": "2", "role": "user", "content": "Second"})
+        second = asyncio.create_task(serve() if program_is_first else run())
+        while len(await cs.journal.runs()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert sessions.read_while_writing == 0
+        sessions.go_on.set()
+        await asyncio.gather(first, second)
+        assert [row.outcome for row in await cs.journal.runs()] == ["finished", "finished"]
+        await server.aclose()
+        await agent.close()
+
+
 @pytest.mark.parametrize("same_driver", [True, False])
 async def test_the_next_run_of_a_thread_waits_for_what_a_stopped_one_still_writes(
     cs: Callstream, models: Models, same_driver: bool
