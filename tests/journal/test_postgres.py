@@ -186,7 +186,7 @@ async def test_looking_that_fails_for_a_while_does_not_end_the_journal(
         await journal.append("r", [RunStarted("t")])
         sql = other._store._sql  # type: ignore[attr-defined]
         looking = sql["followed_runs"]
-        sql["followed_runs"] = "SELECT 1 / 0 WHERE $1::text[] IS NOT NULL"
+        sql["followed_runs"] = "SELECT 1 / 0 WHERE $1::text[] IS NOT NULL AND $2 <> ''"
         follower = asyncio.create_task(followed(other))
 
         async def is_told() -> bool:

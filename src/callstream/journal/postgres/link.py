@@ -154,7 +154,7 @@ _MAX_BACK_OFF = 1.0
 class PostgresWatch:
     """Wakes followers: by NOTIFY on one listening connection, or by looking.
 
-    ``own``: the server's process through which this one writes. What that says is known here.
+    ``own``: the server's process through which this one writes, as ``writer``. What that says is known here.
     """
 
     def __init__(
@@ -165,6 +165,7 @@ class PostgresWatch:
         followers: Followers,
         run_of: Callable[[int], str | None],
         own: Callable[[], int | None],
+        writer: str,
     ) -> None:
         self._link = link
         self._sql = sql
@@ -172,6 +173,7 @@ class PostgresWatch:
         self._followers = followers
         self._run_of = run_of
         self._own = own
+        self._writer = writer
 
     async def run(self) -> None:
         """Until it is cancelled. After every break all followers look once, because what was said meanwhile is lost."""
@@ -233,6 +235,7 @@ class PostgresWatch:
             await asyncio.sleep(POLL_SECONDS)
             run_ids = list(self._followers.runs())
             async with self._link.reading() as connection:
-                found = {row[0]: row[1] for row in await connection.fetch(self._sql["followed_runs"], run_ids)}
+                rows = await connection.fetch(self._sql["followed_runs"], run_ids, self._writer)
+            found = {row[0]: row[1] for row in rows}
             self._followers.wake([run_id for run_id in run_ids if seen.get(run_id) != found.get(run_id)])
             seen = found

@@ -306,7 +306,13 @@ class PostgresStore:
 
     async def watch(self) -> None:
         watch = PostgresWatch(
-            self._link, self._sql, self._channel, self._followers, self.reader.remembered.run_of, own=lambda: self._pid
+            self._link,
+            self._sql,
+            self._channel,
+            self._followers,
+            self.reader.remembered.run_of,
+            own=lambda: self._pid,
+            writer=self._writer.name,
         )
         await watch.run()
 

@@ -160,7 +160,7 @@ class SqliteStore:
             return dict(rows.fetchall())
 
     async def watch(self) -> None:
-        """Looks whether another process has committed.
+        """Looks whether another process has committed. Followers of this process's own runs are pushed what it writes.
 
         ``data_version`` of the writing connection changes with every commit of any other connection, and costs a look
         into shared memory.
@@ -178,7 +178,7 @@ class SqliteStore:
                     if now == version:
                         continue
                     run_ids = list(self._followers.runs())
-                    parameters = {"run_ids": _json(run_ids)}
+                    parameters = {"run_ids": _json(run_ids), "writer": self._writer.name}
                     found = dict(self._file.connection.execute(_SQL["followed_runs"], parameters).fetchall())
             except JournalError:
                 continue  # readers get the error

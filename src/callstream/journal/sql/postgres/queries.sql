@@ -176,7 +176,7 @@ SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS 
 
 -- name: followed_runs
 SELECT run_id, coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key))) FROM {schema}.run
-WHERE run_id = ANY($1::text[])
+WHERE run_id = ANY($1::text[]) AND writer <> $2
 
 -- name: read_call
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,

@@ -185,7 +185,7 @@ SELECT first_seq, seq FROM archive WHERE run_key = :run_key AND first_seq IS NOT
 -- name: followed_runs
 SELECT run.run_id,
        coalesce(run.last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
-FROM json_each(:run_ids) AS wanted JOIN run ON run.run_id = wanted.value
+FROM json_each(:run_ids) AS wanted JOIN run ON run.run_id = wanted.value WHERE run.writer <> :writer
 
 -- name: read_call
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
