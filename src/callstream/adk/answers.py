@@ -342,10 +342,12 @@ class ClientAnswers:
             self._parts[wire_id] = part
         elif call.state is CallState.AWAITING:
             await self._record(call, answer)
-        elif call.state in HAS_OUTCOME and wire_id in self._order and wire_id not in self._calls.responded:
+        elif call.state in HAS_OUTCOME and wire_id in self._order:
             # One that came before counts only where a crash has kept it from the session.
-            kept = self._part(call, answer) if call.name == CREDENTIAL else self._recorded_part(call, answer.media)
-            self._parts.setdefault(wire_id, kept)
+            kept = part if call.name == CREDENTIAL else self._recorded_part(call, answer.media)
+            assert kept.function_response is not None
+            if self._calls.lacks(kept.function_response):
+                self._parts.setdefault(wire_id, kept)
         return True
 
     def _is_in_session(self, call: Call) -> bool:

@@ -284,6 +284,13 @@ class SessionCalls:
         earlier = [each.response for _, each in self._responses(response.id)]
         return earlier[-1] != response.response
 
+    def lacks(self, response: types.FunctionResponse) -> bool:
+        """Whether the session has no response to that call, or, if it is a job, none that says this."""
+        if response.id not in self.responded:
+            return True
+        said = [each.response for _, each in self._responses(response.id)]
+        return self._first_response(response.id) is not None and response.response not in said
+
     def goes_on(self, response: types.FunctionResponse) -> bool:
         """Whether more responses will follow this one."""
         if response.will_continue:

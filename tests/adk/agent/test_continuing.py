@@ -185,6 +185,44 @@ async def test_an_answer_after_a_run_went_on_does_not_run_a_tool_again(tmp_path:
         assert "aborted" not in session.model_dump_json()
 
 
+async def test_a_run_that_brings_the_result_of_a_job_goes_on_with_it(tmp_path: Path, models: Models) -> None:
+    """The session has what the tool itself returned. That is not the answer, which the run has taken before."""
+    place = Place()
+
+    @tool(replay="safe")
+    async def write() -> str:
+        """Writes."""
+        return await place.pass_by("write")
+
+    def order() -> dict[str, str]:
+        """Orders."""
+        return {"status": "ordered"}
+
+    script = [
+        [ToolCall("order", {}), Finish()],
+        [Text("Ordered."), Finish()],
+        [Text("It has come."), ToolCall("write", {}), Finish()],
+        END,
+    ]
+    async with scripted("gemini", script) as provider, AsyncExitStack() as stack:
+        tools = [LongRunningFunctionTool(order), write]
+        processes = await stack.enter_async_context(
+            Processes(tmp_path, lambda: agent_of(gemini(models, provider), *tools))
+        )
+        async with processes.next() as agent:
+            await Client(agent).send("Go")
+            (asked,) = await agent.callstream.journal.calls(states=[CallState.AWAITING])
+        resume = [{"interruptId": asked.call_id, "status": "resolved", "payload": {"status": "came"}}]
+        run_id = await processes.begin(place, resume=resume, messages=[])
+        place.passed.set()
+        assert said(await processes.go_on(run_id)) == ["It has come.", "Done."]
+        assert len(provider.requests) == 4
+        session = await processes.session()
+    responses = [each.response for event in session.events for each in event.get_function_responses()]
+    assert responses == [{"status": "ordered"}, {"status": "came"}, {"result": "write done"}]
+    assert place.began == ["write", "write"]
+
+
 class Nodes:
     """A workflow of two functions around an agent. The last one is where the process ends."""
 
