@@ -11,14 +11,14 @@ import pytest
 from ag_ui.core import RunAgentInput
 from anthropic import AsyncAnthropic
 
-from callstream import Callstream, current_run, open_journal, results_in, tool
+from callstream import CallState, Callstream, current_run, open_journal, results_in, tool
 from callstream.errors import UsageError
 from callstream.events import ResultReceived
 from callstream.runtime.continuing import INTERRUPTED
 from callstream.server import ServerSettings, create_app
 from callstream.testing import Finish, ReceivedRequest, Script, ScriptedProvider, Text, ToolCall
 
-from .serving import served
+from .serving import served, tool_message
 
 pytestmark = pytest.mark.asyncio
 SETTINGS = ServerSettings(shutdown_seconds=0.0)
@@ -35,9 +35,10 @@ class Stage:
         self.hanging = asyncio.Event()
         self.question: str | None = None
         self.says: list[dict[str, Any]] = []
+        self.how: dict[str, Any] = {}
 
     def agent(self) -> tuple[Any, Callstream]:
-        @tool
+        @tool(**self.how)
         async def pay(amount: int) -> str:
             """Pays."""
             self.ran.append(f"pay {amount}")
@@ -126,6 +127,26 @@ async def test_a_function_goes_on_in_another_server(stage: Stage, model: Model) 
     assert said == [("user", "Pay 5."), ("assistant", "I pay. "), ("tool", told), ("assistant", "Done.")]
     assert stage.ran == ["pay 5"]
     assert model.asked == [[], [INTERRUPTED]]
+
+
+async def test_a_person_decides_about_a_tool_that_was_running(stage: Stage, model: Model) -> None:
+    stage.how = {"replay": "ask"}
+    run_id = await stage.begin_and_leave()
+    agent, cs = stage.agent()
+    async with served(agent, callstream=cs, settings=SETTINGS, name="payer", continues=True) as server:
+        async with server.connect() as stream:
+            (*_, shown) = await stream.until("ACTIVITY_SNAPSHOT")
+            asks = shown["content"]["progress"]["asks"]
+            calls = (await server.get("/api/calls", params={"state": "awaiting"})).json()["calls"]
+            assert {call["call_id"] for call in calls} == {shown["content"]["toolCallId"], asks["toolCallId"]}
+            reply = [tool_message(asks["toolCallId"], {"approved": True})]
+            async with server.run("", thread=asks["threadId"], messages=reply) as answering:
+                assert (await answering.all())[-1]["type"] == "RUN_FINISHED"
+            assert (await stream.all())[-1]["type"] == "RUN_FINISHED"
+        assert (await server.finished(run_id))["outcome"] == "finished"
+        assert await cs.journal.calls(states=[CallState.AWAITING]) == []
+    assert stage.ran == ["pay 5", "pay 5"]
+    assert model.asked == [[], ["paid"]]  # the answer has asked nothing of the model
 
 
 async def test_tools_of_the_client_are_left_to_it(stage: Stage, model: Model) -> None:

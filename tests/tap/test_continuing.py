@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
 from callstream import CallState, Callstream, Run, open_journal, results_in, tool
+from callstream.calls import Call
+from callstream.cli import main as callstream
 from callstream.errors import CannotGoOn, Diverged, RunIdTaken, RunOver, UsageError
 from callstream.events import MessageReceived, Record, ResultReceived, RunResumed
+from callstream.guards import APPROVAL
 from callstream.runtime.continuing import INTERRUPTED
+from callstream.runtime.earlier import REFUSED
 from callstream.testing import Finish, Parallel, ReceivedRequest, Script, ScriptedProvider, Text, ToolCall
 from callstream.tools import NOT_DONE, current_call
+from tests.gated import PATIENCE
 
 pytestmark = pytest.mark.asyncio
 
@@ -106,6 +112,12 @@ class Stage:
             await client.close()
             await cs.aclose()
 
+    async def call(self, call_id: str) -> Call:
+        async with open_journal(self.url, housekeeping=None) as journal:
+            found = await journal.call(call_id)
+        assert found is not None
+        return found
+
     async def records(self) -> list[Record]:
         async with open_journal(self.url, housekeeping=None) as journal:
             return await journal.read_whole(["order-1"])
@@ -194,6 +206,82 @@ async def test_reconcile_says_what_has_become_of_a_tool(stage: Stage, model: Mod
     assert await stage.start(loop) == "Done."
     assert stage.ran == ["look tea", "write a", "write a", "write b"]
     assert model.asked[-1][1:] == ["wrote a", "found b"]
+
+
+async def the_question(stage: Stage) -> Call:
+    """What a person is asked, when it is."""
+    async with open_journal(stage.url, housekeeping=None) as journal, asyncio.timeout(PATIENCE):
+        while True:
+            for call in await journal.calls(states=[CallState.AWAITING]):
+                if call.name == APPROVAL:
+                    return call
+            await asyncio.sleep(0.01)
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    ("said", "told", "runs"),
+    [
+        ({"confirmed": True}, "wrote b", 2),
+        ({"confirmed": False}, REFUSED, 1),
+        ({"confirmed": False, "payload": {"result": "was written"}}, "was written", 1),
+    ],
+    ids=["yes", "no", "done"],
+)
+async def test_a_person_decides_about_a_tool_that_was_running(
+    stage: Stage, model: Model, loop: Any, said: Any, told: str, runs: int
+) -> None:
+    stage.write_how = {"replay": "ask"}
+    stage.hangs_at = "write b"
+    assert await stage.start(loop) == "killed"
+    going_on = asyncio.create_task(stage.start(loop))
+    question = await the_question(stage)
+    assert json.loads((await stage.call(question.call_id)).args_json or "")["arguments"] == {"text": "b"}
+    answer = ("answer", question.call_id, json.dumps(said), "--journal", stage.url)
+    assert await asyncio.to_thread(callstream, answer) == 0
+    assert await going_on == "Done."
+    assert stage.ran == ["look tea", "write a", *["write b"] * runs]
+    assert stage.keys[2:] == [stage.keys[2]] * runs
+    assert model.asked[-1][1:] == ["wrote a", told]
+
+
+async def test_a_person_is_asked_once_however_often_the_program_is_started(stage: Stage, model: Model) -> None:
+    stage.write_how = {"replay": "ask"}
+    stage.hangs_at = "write b"
+    assert await stage.start(by_run_tools) == "killed"
+    asked = []
+    for _ in range(2):
+        stage.hanging.clear()
+        going_on = asyncio.create_task(stage.start(by_run_tools))
+        asked.append((await the_question(stage)).call_id)
+        if len(asked) == 1:
+            stage.hanging.set()
+            assert await going_on == "killed"
+    assert asked[0] == asked[1]
+    answer = ("answer", asked[0], '{"confirmed": true}', "--journal", stage.url)
+    assert await asyncio.to_thread(callstream, answer) == 0
+    assert await going_on == "Done."
+    assert stage.ran == ["look tea", "write a", "write b", "write b"]
+
+
+async def test_a_question_of_a_run_that_is_stopped_is_withdrawn(stage: Stage) -> None:
+    runs: list[Run] = []
+
+    async def loop(stage: Stage, client: AsyncAnthropic, run: Run, tools: list[Any]) -> str:
+        runs.append(run)
+        return await by_run_tools(stage, client, run, tools)
+
+    stage.write_how = {"replay": "ask"}
+    stage.hangs_at = "write a"
+    assert await stage.start(loop) == "killed"
+    going_on = asyncio.create_task(stage.start(loop))
+    question = await the_question(stage)
+    await runs[-1].stop()
+    with pytest.raises(RunOver, match="while a person was asked about tool 'write'"):
+        await going_on
+    assert (await stage.call(question.call_id)).state is CallState.FAILED
+    async with open_journal(stage.url, housekeeping=None) as journal:
+        assert await journal.calls(states=[CallState.AWAITING]) == []
 
 
 async def test_a_tool_that_failed_has_failed(stage: Stage, model: Model) -> None:
@@ -374,4 +462,8 @@ async def test_a_run_whose_call_awaits_an_answer_is_left_to_the_answer(stage: St
     with pytest.raises(CannotGoOn, match="awaits an answer"):
         await stage.start(asks)
     async with open_journal(stage.url, housekeeping=None) as journal:
-        assert [call.state for call in await journal.calls(run_id="order-1")] == [CallState.AWAITING]
+        (call,) = await journal.calls(run_id="order-1")
+    assert call.state is CallState.AWAITING
+    for call_id in (call.call_id, "another"):  # only an agent can hear the first answer
+        answer = ("answer", call_id, "1", "--journal", stage.url)
+        assert await asyncio.to_thread(callstream, answer) == 1

@@ -21,6 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from callstream.events import SessionKept
 from callstream.runtime.continuing import pack, unpack
+from callstream.runtime.earlier import QUESTION, REFUSED
 
 
 class KeptSession(msgspec.Struct, frozen=True):
@@ -185,20 +186,12 @@ def is_harmless(tool: BaseTool) -> bool:
     return any(getattr(hints, name, None) is True for name in _HARMLESS)
 
 
-_QUESTION = (
-    "The process stopped while this tool ran. It may or may not have taken effect. May it run again? If it has taken "
-    'effect, say no, with its result: {"confirmed": false, "payload": {"result": …}}.'
-)
 _ASKED = {"error": "interrupted: the process stopped while this tool ran. A person is asked what becomes of it."}
-_REFUSED = {
-    "error": "interrupted: the process stopped while this tool ran. It may or may not have taken effect, and a person has "
-    "decided that it is not run again."
-}
 
 
 def ask_about(context: ToolContext) -> dict[str, Any]:
     """Has google-adk ask a person whether the tool may run again. Returns what stands for its result until then."""
-    context.request_confirmation(hint=_QUESTION)
+    context.request_confirmation(hint=QUESTION)
     context.actions.skip_summarization = True
     return _ASKED
 
@@ -209,9 +202,9 @@ def decision_about(context: ToolContext) -> dict[str, Any] | None:
     if decided is None or decided.confirmed or named is None:
         return None
     asked = (event.actions.requested_tool_confirmations.get(named) for event in reversed(context.session.events))
-    if next((each.hint for each in asked if each is not None), None) != _QUESTION:
+    if next((each.hint for each in asked if each is not None), None) != QUESTION:
         return None
     if not isinstance(decided.payload, dict) or "result" not in decided.payload:
-        return _REFUSED
+        return {"error": REFUSED}
     result = decided.payload["result"]
     return result if isinstance(result, dict) else {"result": result}

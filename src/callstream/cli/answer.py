@@ -1,6 +1,7 @@
 """``callstream answer`` and ``stop``: what only the server that has a run can do.
 
-An answer goes through the server, never straight into the journal: the agent has to hear it and continue.
+An answer goes through the server, never straight into the journal: the agent has to hear it and continue. Only a question
+whose answer is looked for in the journal can be answered there (``runtime/questions.py``).
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from contextlib import aclosing
 from typing import Any, NoReturn
 from urllib.parse import quote
 
+from callstream import Callstream
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.cli.client import ServerClient, server_address
-from callstream.cli.options import Commands, add_json, add_server
+from callstream.cli.options import Commands, add_json, add_server, add_source
 from callstream.cli.output import CommandError, Printer, misused
+from callstream.cli.place import journal_url, open_place
 from callstream.cli.sources import ServerSource
 from callstream.events import CallProgressed
+from callstream.guards import APPROVAL
 
 
 def add_to(commands: Commands) -> None:
@@ -33,9 +37,11 @@ def _add_answer(commands: Commands) -> None:
         summary="answer a call that is waiting for one",
         description="""Sends an answer to a call in state awaiting, and waits for the run in which the agent continues. The
             answer is JSON, as an argument or on standard input. News of a job that continues is delivered, and the call
-            still awaits its result. This needs --server (or CALLSTREAM_SERVER).""",
+            still awaits its result. This needs --server (or CALLSTREAM_SERVER). A question about a tool that was
+            interrupted, callstream_approval, is also answered in the journal of a program that has no server.""",
         examples="""
             callstream answer call_3 '{"approved": true}' --server http://127.0.0.1:8000
+            callstream answer call_4 '{"confirmed": true}' --journal sqlite:///calls.db
             callstream answer call_3 '"Use the blue one."'
             callstream answer call_3 < answer.json
             callstream answer call_3 --error "the customer said no" """,
@@ -43,7 +49,7 @@ def _add_answer(commands: Commands) -> None:
     parser.add_argument("call_id", metavar="CALL", help="the call's id; callstream calls --state awaiting lists them")
     parser.add_argument("answer", nargs="?", metavar="JSON", help="the answer (default: read from standard input)")
     parser.add_argument("--error", metavar="TEXT", help="answer that the call failed, and why")
-    add_server(parser)
+    add_source(parser)
     add_json(parser, "the outcome as one JSON document")
 
 
@@ -65,7 +71,6 @@ def _add_stop(commands: Commands) -> None:
 
 
 async def answer(options: argparse.Namespace, out: Printer) -> int:
-    client = ServerClient(server_address(options))
     message: dict[str, Any] = {"id": f"answer_{uuid.uuid4().hex}", "role": "tool", "toolCallId": options.call_id}
     if options.error is None:
         message["content"] = _json_text(options.answer)
@@ -73,6 +78,9 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
         raise misused("expected an answer or --error, not both")
     else:
         message |= {"content": options.error, "error": options.error}
+    if options.journal is not None:
+        return await _answer_question(options, message, out)
+    client = ServerClient(server_address(options))
     source = ServerSource(client)
     call = await source.call(options.call_id)
     assert call is not None  # a server answers 404, which has been raised
@@ -93,6 +101,30 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
         out.line(f"call {call.call_id} {call.state}; run {run_id} {'failed' if failure else 'finished'}")
     if failure:
         raise CommandError(f"the answer was accepted, but run {run_id} failed: {failure}")
+    return 0
+
+
+async def _answer_question(options: argparse.Namespace, message: dict[str, Any], out: Printer) -> int:
+    """Writes the answer into the journal, where whoever asked looks for it."""
+    if options.server is not None:
+        raise misused("give --journal or --server, not both")
+    async with open_place(journal_url(options)) as journal:
+        call = await journal.call(options.call_id)
+        if call is None:
+            raise CommandError(f"the journal has no call {options.call_id}")
+        _check_awaiting(call)
+        if call.name != APPROVAL:
+            raise CommandError(f"an agent has to hear the answer to call {call.call_id}: give it to a server, --server")
+        (row,) = await journal.runs(run_id=call.run_id, limit=1)
+        async with Callstream(journal).run(str(call.thread_id), principal=row.principal) as run:
+            result = None if options.error is not None else json.loads(message["content"])
+            await run.answer(call, result, error=options.error, message_id=message["id"])
+        answered = await journal.call(call.call_id)
+        assert answered is not None
+    if options.json:
+        out.json({"call_id": call.call_id, "state": str(answered.state), "run_id": run.run_id, "error": None})
+    else:
+        out.line(f"call {call.call_id} {answered.state}")
     return 0
 
 

@@ -25,6 +25,7 @@ from callstream import codec
 from callstream.calls import Call, CallState
 from callstream.errors import Diverged, UsageError
 from callstream.events import (
+    CallAwaiting,
     CallExecuting,
     CallProgressed,
     CallStarted,
@@ -32,6 +33,7 @@ from callstream.events import (
     MessageReceived,
     MessageStarted,
     OutputKept,
+    Question,
     Record,
     ReplayRule,
     RequestKept,
@@ -63,6 +65,8 @@ _HEADERS = ("content-type", "request-id", "x-request-id")
 """What SDKs look at. Nothing else of a response's head is kept."""
 _LEVEL = 1
 _TRACE = "callstream trace"
+ASKED_AS = "asked_as"
+"""Under this name a call that is paused has the id of the question about it."""
 _QUESTION = "question: "
 """The beginning of the names under which the ids of a host's questions are kept."""
 
@@ -122,6 +126,8 @@ class Replay:
         """What steps have given, by name and number."""
         self.progressed: set[str] = set()
         """The calls that have told something of their progress."""
+        self.asked: dict[str, str] = {}
+        """The questions about tools that were running, by the calls that wait for their answers."""
         self._running: dict[tuple[str, int], ReplayRule] = {}
         """Steps that have begun and given nothing."""
         self._known: Counter[bytes] = Counter()
@@ -143,6 +149,8 @@ class Replay:
                     self._messages.setdefault(response_id, []).append(event.message_id)
                 case CallExecuting():
                     self.rules[event.call_id] = event.replay
+                case CallAwaiting(call_id, Question(metadata=dict(said))) if ASKED_AS in said:
+                    self.asked[call_id] = said[ASKED_AS]
                 case CallProgressed():
                     self.progressed.add(event.call_id)
                 case MessageReceived() | StateChanged():
@@ -223,7 +231,7 @@ class Replay:
         for call in calls:
             if call.wire_id in asked:
                 continue
-            is_kept = (call.call_id, 1) in self.outputs
+            is_kept = (call.call_id, 1) in self.outputs or call.call_id in self.asked
             if call.call_id in self._own and call.state is CallState.AWAITING and not is_kept:
                 return f"call {call.call_id} awaits an answer, with which the thread goes on"
             if call.call_id in void and call.state not in _UNTOUCHED and self.rules.get(call.call_id) != "safe":

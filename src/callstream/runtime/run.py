@@ -31,6 +31,7 @@ from callstream.runtime.earlier import EarlierCalls, outcome_of
 from callstream.runtime.early import EarlyPolicy, EarlyRuns
 from callstream.runtime.engine import Engine, OnRejected
 from callstream.runtime.log import Ending, is_being_cancelled, wait_for_result, wait_until_done
+from callstream.runtime.questions import Questions
 from callstream.runtime.response import GivenResponse, Response, WithheldRun
 from callstream.runtime.textfilter import TextFilter
 from callstream.runtime.tooluse import ToolUse
@@ -75,7 +76,8 @@ class Run(RunCore):
         self.tool_use = ToolUse(self, self._barrier)
         self.early = EarlyRuns(self, self.tool_use, self._write)
         """The tools that run before the response has ended."""
-        self.earlier = EarlierCalls(self)
+        questions = Questions(engine.journal, partial(Run.start, engine, as_current=False))
+        self.earlier = EarlierCalls(self, questions)
         """What calls have come to in earlier attempts."""
         self.claims = Claims(self, self.tool_use, self.early, self.earlier)
         """Which calls are meant by tools that are called in Python."""

@@ -266,6 +266,13 @@ def _answers_in(run_input: RunAgentInput) -> Iterator[_Answer]:
         yield _Answer(entry.interrupt_id, entry.payload, CANCELLED if entry.status == "cancelled" else None)
 
 
+def answered_in(run_input: RunAgentInput) -> list[str]:
+    """The calls that the input answers, if it says nothing else."""
+    if any(isinstance(message, UserMessage) for message in since_spoken(run_input.messages)):
+        return []
+    return [answer.call_id for answer in _answers_in(run_input)]
+
+
 async def _record_answers(run: Run, answers: Iterable[_Answer], client_tools: frozenset[str]) -> list[_Answer]:
     """Records the results of the client's own tools, and returns the other answers under their calls' ids.
 

@@ -21,10 +21,11 @@ from callstream.agui import AguiEvent, Position, View
 from callstream.agui.events import PROTOCOL_VERSION
 from callstream.agui.input import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
+from callstream.guards import APPROVAL
 from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
 from callstream.server.access import Access
-from callstream.server.agent import AppHost, Host, Importer, OlderClient, Presenter
+from callstream.server.agent import AppHost, FunctionHost, Host, Importer, OlderClient, Presenter, answered_in
 from callstream.server.eventstream import EventStream, Frame, Outlet, Pulse
 from callstream.server.health import JournalHealth
 from callstream.server.requests import (
@@ -97,6 +98,10 @@ class StreamSeat:
         return moved
 
 
+async def _do_nothing(run_input: RunAgentInput) -> None:
+    """The agent for answers that are recorded, and no more."""
+
+
 class RunRoutes:
     """``driver`` has the runs of this process; everything else is in the journal."""
 
@@ -110,6 +115,7 @@ class RunRoutes:
         view: View | None = None,
     ) -> None:
         self._host = host
+        self._answering = FunctionHost(_do_nothing, host.callstream)
         self._driver = driver
         self._health = health
         self._journal = host.callstream.journal
@@ -181,8 +187,15 @@ class RunRoutes:
         check = partial(self._access.check_thread, run_input.thread_id, principal)
         await self._health.guard(check())
         asked = self._asked(run_input, owner or principal)
-        begin = partial(self._host.begin, run_input, principal, exclusive=True)
+        host = self._answering if await self._health.guard(self._answers_questions(run_input)) else self._host
+        begin = partial(host.begin, run_input, principal, exclusive=True)
         return await self._begin(self._driver.begin(begin, request=asked, principal=principal, check=check))
+
+    async def _answers_questions(self, run_input: RunAgentInput) -> bool:
+        """Whether it only answers questions of which somebody else hears the answers: then no agent has anything to do."""
+        named = answered_in(run_input)
+        calls = [await self._journal.call(call_id) for call_id in named]
+        return bool(named) and all(call is not None and call.name == APPROVAL for call in calls)
 
     def _asked(self, run_input: RunAgentInput, owner: str | None) -> RunRequest:
         app = self._host.app_of(run_input) if isinstance(self._host, AppHost) else None

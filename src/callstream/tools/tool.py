@@ -263,7 +263,7 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     is certain; else when they are whole.
     ``replay="safe"``: if the process dies while the tool runs and the run goes on in another one, the tool runs again, with
     the same ``current_call().idempotency_key``; else the model is told that the outcome is unknown.
-    ``replay="ask"``: a person is asked whether it may run again, under google-adk; elsewhere it is as by default.
+    ``replay="ask"``: a person is asked whether it may run again.
     ``reconcile(call)`` is asked then what has become of it: what it returns is the result, ``NOT_DONE`` has the tool run,
     ``UNKNOWN`` leaves it at that.
     """

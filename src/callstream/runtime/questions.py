@@ -1,0 +1,99 @@
+"""Questions to a person that whoever asks waits for.
+
+A question is a call of its own, in a thread beside that of the call that it is about. It is answered as any call that awaits
+an answer: in the inspector, by ``callstream answer``, by a client that speaks AG-UI, at any replica. The answer runs
+nothing: who asked looks for it in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from callstream.calls import Call
+from callstream.errors import CallstreamError
+from callstream.events import CallCompleted, CallStarted, Question, RunStarted
+from callstream.guards import APPROVAL
+from callstream.journal import Journal
+from callstream.runtime.core import RunCore
+
+_EVERY: Final = 0.25
+"""Seconds between two looks at the journal: the answer may come to another replica."""
+
+Start: TypeAlias = Callable[[RunStarted], Awaitable[RunCore]]
+"""Starts a run that is not the current one."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question: its ``call_id``, and whose thread it is beside."""
+
+    question_id: str
+    beside: str
+    principal: str | None
+
+    @property
+    def thread_id(self) -> str:
+        return f"{self.beside} approvals"
+
+
+class Questions:
+    def __init__(self, journal: Journal, start: Start) -> None:
+        self._journal = journal
+        self._start = start
+
+    async def ask(self, asked: Asked, arguments: dict[str, Any], question: Question) -> None:
+        """Asks, unless that has been done. ``arguments``: those of the question's call."""
+        if await self._journal.call(asked.question_id) is not None:
+            return
+        run = await self._start(RunStarted(asked.thread_id, asked.principal))
+        try:
+            made = CallStarted(asked.question_id, APPROVAL)
+            await run.record([made, CallCompleted(asked.question_id, json.dumps(arguments, ensure_ascii=False))])
+            await run.await_answer(asked.question_id, question)
+        finally:
+            await run.end(None)
+
+    async def answer(self, asked: Asked) -> Call:
+        """The question with its answer, when that has come."""
+        while True:
+            call = await self._journal.call(asked.question_id)
+            if call is not None and call.is_final:
+                return call
+            await asyncio.sleep(_EVERY)
+
+    async def withdraw(self, asked: Asked, paused: Call | None = None, error: str = "") -> None:
+        """Nobody waits for the answer any more, so nobody should be asked any more. A ``paused`` call has failed."""
+        run = await self._start(RunStarted(asked.thread_id, asked.principal))
+        try:
+            over = "the call is over; nobody waits for the answer any more"
+            await run.answer(asked.question_id, None, error=over)
+            if paused is not None:
+                await run.answer(paused, None, error=error)
+        except CallstreamError:
+            pass  # it was answered at that moment
+        finally:
+            await run.end(None)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What a person has said. All that is not clearly a yes is a no."""
+
+    is_yes: bool
+    said: dict[str, Any]
+    error: str | None = None
+
+    @classmethod
+    def of(cls, answer: Call) -> Decision:
+        result: Any = answer.result
+        if isinstance(result, str):
+            try:
+                result = json.loads(result)
+            except ValueError:
+                pass
+        said = result if isinstance(result, dict) else {"approved": result}
+        is_yes = answer.error is None and (said.get("approved") is True or said.get("confirmed") is True)
+        return cls(is_yes, said, answer.error)
