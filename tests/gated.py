@@ -32,6 +32,11 @@ class GatedProvider(ScriptedProvider):
     def open(self) -> None:
         self._gate.set()
 
+    def hold(self) -> None:
+        """Holds the next answer back, too."""
+        self._gate.clear()
+        self._is_first = True
+
     async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
         answer = await super().answer(request, route)
         if not self._is_first:

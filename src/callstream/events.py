@@ -280,10 +280,14 @@ class SessionKept(Event, frozen=True):
 
 
 class RequestKept(Event, frozen=True):
-    """A model is about to be asked. ``request``: the digest of what it is asked; ``parts``: of each part of that."""
+    """A model is about to be asked. ``request``: the digest of what it is asked; ``parts``: of each part of that.
+
+    ``answer_id``: the model has begun to answer, and its provider keeps the answer under that id.
+    """
 
     request: str
     parts: dict[str, str] = {}
+    answer_id: str | None = None
 
 
 class ResponseKept(Event, frozen=True):
@@ -293,6 +297,10 @@ class ResponseKept(Event, frozen=True):
     status: int
     headers: dict[str, str]
     body: str
+
+
+Kept: TypeAlias = RequestKept | ResponseKept
+"""What is kept of an exchange with a model."""
 
 
 class OutputKept(Event, frozen=True):

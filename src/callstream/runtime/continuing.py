@@ -48,6 +48,8 @@ from callstream.wire.requests import Digest
 logger = logging.getLogger("callstream")
 
 OnDivergence: TypeAlias = Literal["fail", "ask"]
+_Asked: TypeAlias = tuple[str | None, str]
+"""A request: who asked, and its digest."""
 
 
 def check_on_divergence(value: Any) -> None:
@@ -80,10 +82,14 @@ def unpack(text: str) -> bytes:
 
 
 class KeptBody:
-    """The body of one response as it goes to the SDK, until the response is over. It is compressed as it comes."""
+    """The body of one response as it goes to the SDK, until the response is over. It is compressed as it comes.
 
-    def __init__(self, request: str, status: int, headers: Any) -> None:
+    ``is_nameless``: the provider keeps it as well, and has not named it yet.
+    """
+
+    def __init__(self, request: str, status: int, headers: Any, *, is_nameless: bool = False) -> None:
         self._request = request
+        self._is_nameless = is_nameless
         self._status = status
         self._headers = {name: headers[name] for name in _HEADERS if name in headers}
         self._compressor = zlib.compressobj(_LEVEL)
@@ -92,10 +98,24 @@ class KeptBody:
     def add(self, data: bytes) -> None:
         self._parts.append(self._compressor.compress(data))
 
+    def named(self, answer_id: str | None) -> list[RequestKept]:
+        """What is recorded when the name is known under which the provider keeps it: once."""
+        if not self._is_nameless or answer_id is None:
+            return []
+        self._is_nameless = False
+        return [RequestKept(self._request, answer_id=answer_id)]
+
     def event(self) -> ResponseKept:
         """What came until now. More may follow."""
         body = b"".join([*self._parts, self._compressor.copy().flush()])
         return ResponseKept(self._request, self._status, self._headers, base64.b64encode(body).decode())
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """A response that is to come. ``answer_id``: its provider's, if an earlier attempt has read the beginning of it."""
+
+    response_id: str
+    answer_id: str | None = None
 
 
 class KeptTurn(msgspec.Struct, frozen=True):
@@ -136,11 +156,21 @@ class Replay:
         kept: dict[str, ResponseKept] = {}
         calls: dict[str | None, list[str]] = {}
         self._messages: dict[str | None, list[str]] = {}
+        named: dict[str, str] = {}
+        again: dict[_Asked, list[tuple[int, str]]] = {}  # the responses to equal requests, with their attempts
         for record in records:
             event, response_id = record.event, record.response_id
             match event:
+                case RequestKept(answer_id=str(answer_id)) if response_id is not None:
+                    named[response_id] = answer_id
                 case RequestKept() if response_id is not None:
                     asked[response_id] = (event, record.author)
+                    equal = again.setdefault((record.author, event.request), [])
+                    # One that an earlier attempt asked for, and that was cut, is asked for again by this.
+                    cut_before = [each for each in equal if each[0] < self.attempt and each[1] not in kept]
+                    if cut_before:
+                        equal.remove(cut_before[0])
+                    equal.append((self.attempt, response_id))
                 case ResponseKept() if response_id is not None:
                     kept[response_id] = event
                 case CallStarted():
@@ -175,7 +205,12 @@ class Replay:
             if response_id in kept and not self._is_dropped(response_id)
         ]
         cut = [response_id for response_id in asked if response_id not in kept]
-        self._cut = {(asked[response_id][1], asked[response_id][0].request) for response_id in cut}
+        self._cut: dict[_Asked, list[str | None]] = {
+            (asked[response_id][1], asked[response_id][0].request): [] for response_id in cut
+        }
+        """Requests whose responses were cut, and the ids of these responses at their provider, in order."""
+        for request, ids in self._cut.items():
+            ids += [named.get(response_id) for _, response_id in again[request] if response_id not in kept]
         self.void = tuple(
             message_id
             for response_id in cut
@@ -258,6 +293,11 @@ class Replay:
         self.dropped = tuple(message_id for turn in left for message_id in self._messages.get(turn.response_id, ()))
         return None
 
+    def cut_answer(self, digest: Digest, author: str | None) -> str | None:
+        """The provider's id of the response to that request that was cut, if it is known. Each is given once."""
+        left = self._cut.get((author, digest.whole))
+        return left.pop(0) if left else None
+
     def unknown(self, events: Sequence[RunEvent]) -> list[RunEvent]:
         """The events without those that the journal has: each counts once."""
         left = []
@@ -313,8 +353,8 @@ class Keeping:
         """What is kept of this attempt's span."""
         return [] if self.trace is None else [OutputKept(_TRACE, self.attempt, self.trace)]
 
-    async def ask(self, digest: Digest, author: str | None) -> KeptTurn | str:
-        """The answer that an earlier attempt got to the request; else the id of the response that is to come."""
+    async def ask(self, digest: Digest, author: str | None) -> KeptTurn | Coming:
+        """The answer that an earlier attempt got to the request; else the response that is to come."""
         if self.replay is not None and (turn := self.replay.answer(digest, author, self._on_divergence)) is not None:
             return turn
         if self.replay is not None and self.replay.dropped:
@@ -322,7 +362,7 @@ class Keeping:
             await self._record([RunResumed(self.attempt, void)])
         response_id = self._new_response_id()
         await self._record([RequestKept(digest.whole, digest.parts)], response_id=response_id, author=author)
-        return response_id
+        return Coming(response_id, None if self.replay is None else self.replay.cut_answer(digest, author))
 
     def next_step(self, name: str) -> tuple[int, bytes | None]:
         """The number of a step of the host's that is about to run, and what it gave in an earlier attempt."""

@@ -21,9 +21,11 @@ from callstream.events import (
     CallSigned,
     CallStarted,
     DiscardReason,
+    Kept,
     MessageEnded,
     MessageStarted,
     ReasoningAppended,
+    RequestKept,
     ResponseEnded,
     ResponseKept,
     RunEvent,
@@ -220,22 +222,22 @@ class Response:
         self._ended = True
         return await self.record(self.decoder.whole(body))
 
-    async def record(self, events: Sequence[WireEvent | ResponseKept]) -> list[RunEvent]:
+    async def record(self, events: Sequence[WireEvent | Kept]) -> list[RunEvent]:
         """Records what a decoder has read, for those who decode themselves. Returns the events as they were recorded."""
         await submitted(partial(self.submit, events))
         return self._recorded
 
-    def submit(self, events: Sequence[WireEvent | ResponseKept], then: Then) -> None:
+    def submit(self, events: Sequence[WireEvent | Kept], then: Then) -> None:
         """``record`` without waiting: ``then`` is called later, with the error, or None. One at a time."""
         if self._filtered is not None:
             try:
-                events = self._filtered.apply([event for event in events if not isinstance(event, ResponseKept)])
+                events = self._filtered.apply([event for event in events if not isinstance(event, Kept)])
             except Exception as error:  # noqa: BLE001  # a filter is the program's, and nothing is shown that it did not judge
                 self.run.loop.call_soon(then, error)
                 return
         self._submit(events, then)
 
-    def _submit(self, events: Sequence[WireEvent | ResponseKept], then: Then) -> None:
+    def _submit(self, events: Sequence[WireEvent | Kept], then: Then) -> None:
         recorded: list[RunEvent] = []
         for event in events:
             if type(event) is ArgsAppended and self.call_ids.get(event.call_id) == event.call_id:
@@ -255,14 +257,14 @@ class Response:
             context=self.context,
         )
 
-    def _submitted(self, events: Sequence[WireEvent | ResponseKept], then: Then, error: Exception | None) -> None:
+    def _submitted(self, events: Sequence[WireEvent | Kept], then: Then, error: Exception | None) -> None:
         if isinstance(error, CallIdTaken) and not self._is_interrupted:
             # An earlier run, or another process, has a call with this id. Nothing was kept, and a free one is looked for.
             self._renaming = self.run.loop.create_task(self._rename(error.call_id, events, then), context=self.context)
         else:
             then(error)
 
-    async def _rename(self, taken: str, events: Sequence[WireEvent | ResponseKept], then: Then) -> None:
+    async def _rename(self, taken: str, events: Sequence[WireEvent | Kept], then: Then) -> None:
         try:
             for event in events:
                 if isinstance(event, CallStarted):
@@ -310,12 +312,12 @@ class Response:
                 pass  # the run's own end has discarded them
         return False
 
-    def _translate(self, event: WireEvent | ResponseKept) -> RunEvent | None:
+    def _translate(self, event: WireEvent | Kept) -> RunEvent | None:
         match event:
             case TextAppended() | ReasoningAppended() | MessageEnded():
                 message_id = self._message_ids.get(event.message_id) or self._message_id(event.message_id)
                 return msgspec.structs.replace(event, message_id=message_id)
-            case ResponseKept():
+            case ResponseKept() | RequestKept():
                 return event
             case ResponseEnded():
                 self.is_over, self.finish_reason = True, event.finish_reason

@@ -30,7 +30,7 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver, WireError
-from callstream.events import CallDiscarded, ResponseEnded, ResponseKept, WireEvent
+from callstream.events import CallDiscarded, Kept, ResponseEnded, WireEvent
 from callstream.flag import Flag
 from callstream.runtime import Response
 from callstream.runtime.continuing import KeptBody
@@ -320,14 +320,15 @@ class TappedBody:
             self._let_out(read)
             self._continue()
 
-    def _with_kept(self, kept: KeptBody, read: Read) -> Sequence[WireEvent | ResponseKept]:
+    def _with_kept(self, kept: KeptBody, read: Read) -> Sequence[WireEvent | Kept]:
         """The events, with the response as the SDK gets it in the same append as its end: what is whole is kept."""
         for output in read.outputs:
             kept.add(output.data)
         ends = any(isinstance(event, ResponseEnded) and event.finish_reason is not None for event in read.events)
         follows = bool(read.outputs) and self._is_kept  # some wires have something to say after the end
         self._is_kept |= ends
-        return [*read.events, kept.event()] if ends or follows else read.events
+        events = [*named, *read.events] if (named := kept.named(self._response.decoder.answer_id)) else read.events
+        return [*events, kept.event()] if ends or follows else events
 
     def _recorded(self, read: Read, error: Exception | None) -> None:
         self._is_recording = False

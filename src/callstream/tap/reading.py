@@ -15,7 +15,7 @@ from callstream.calls import CallState, Refusal
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent
 from callstream.runtime import ModelCall, Run, RunEngine
-from callstream.runtime.continuing import Keeping, KeptBody, KeptTurn
+from callstream.runtime.continuing import Coming, Keeping, KeptBody, KeptTurn
 from callstream.runtime.engine import check_ask_again, check_silence
 from callstream.runtime.response import GivenResponse
 from callstream.runtime.textfilter import TextFilter
@@ -77,7 +77,7 @@ class Exchange(NamedTuple):
     """A request of the SDK: what it asked of which provider, and what it said.
 
     ``noted``: what it was made to tell the model in notes. ``rest_of``: the reading that its answer goes on with.
-    ``response_id``: that of its response, where that is kept.
+    ``coming``: its response, where that is kept.
     """
 
     provider: Provider
@@ -85,7 +85,13 @@ class Exchange(NamedTuple):
     said: list[RequestEvent]
     noted: list[Refusal]
     rest_of: Reading | None = None
-    response_id: str | None = None
+    coming: Coming | None = None
+
+    @property
+    def kept_at(self) -> str | None:
+        """Where the provider has the answer, of which an earlier attempt of the run has read the beginning."""
+        named = None if self.coming is None else self.coming.answer_id
+        return None if named is None else self.provider.kept_at(self.asked, named)
 
 
 class Tapping:
@@ -119,8 +125,8 @@ class Tapping:
                 await run.receive(said, author=model_call.author if model_call is not None else None)
         return Exchange(provider, asked, said, [])
 
-    async def kept(self, provider: Provider, asked: Request, place: Place) -> KeptTurn | str | None:
-        """The answer that an earlier attempt of the run got; the id of the one to come; None if the run keeps none."""
+    async def kept(self, provider: Provider, asked: Request, place: Place) -> KeptTurn | Coming | None:
+        """The answer that an earlier attempt of the run got; the one to come; None if the run keeps none."""
         run, model_call = place.run, place.model_call
         if run is None or run.keeping is None:
             return None
@@ -170,8 +176,8 @@ class Tapping:
         if model_call is not None:
             model_call.read_by_tap = True
         reading = Reading(self, exchange, run, model_call=model_call, on_end=on_end)
-        if exchange.response_id is not None and answer is not None:
-            reading.keep_as(exchange.response_id, answer)
+        if exchange.coming is not None and answer is not None:
+            reading.keep_as(exchange.coming.response_id, answer)
         return reading
 
     def keep(self, paused: Reading, token: str) -> None:
@@ -280,7 +286,8 @@ class Reading:
     def keep_as(self, response_id: str, answer: Any) -> None:
         """The answer is kept under that id, as the SDK gets it."""
         self._response.response_id = response_id
-        self._kept = KeptBody(self.asked.digest.whole, answer.status_code, answer.headers)
+        is_kept_there = self.provider.kept_at(self.asked, "") is not None
+        self._kept = KeptBody(self.asked.digest.whole, answer.status_code, answer.headers, is_nameless=is_kept_there)
 
     def _is_invented(self, name: str) -> bool:
         return bool(self._offered) and name not in self._offered

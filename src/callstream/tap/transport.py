@@ -137,7 +137,7 @@ class TapTransport:
             body = stream_of(library_of(request), WholeBody(kept.body))
             return library_of(request).Response(kept.kept.status, headers=kept.kept.headers, stream=body)
         exchange = await self._tapping.receive(provider, asked, place)
-        exchange = exchange._replace(response_id=kept)
+        exchange = exchange._replace(coming=kept)
         own = self._settings.ask_again
         often = self._engine.settings.ask_again if own is None else own
         return await self._answer(exchange, _Errand(send, request, place, None if often == 0 else often))
@@ -145,7 +145,7 @@ class TapTransport:
     async def _answer(self, exchange: Exchange, errand: _Errand) -> Any:
         """Sends what was asked, and has the answer read."""
         patience = self._patience(errand.request)
-        sending = self._send(errand.send, errand.request, exchange, errand.place)
+        sending = self._take_up(errand, exchange)
         is_streamed = exchange.provider.is_streamed(exchange.asked)
         answer = await (patience.wait_for_head(sending) if is_streamed else sending)
         try:
@@ -278,6 +278,22 @@ class TapTransport:
             return provider_at(request.url.path, request.method)
         stated = provider_of(self._settings.wire)
         return stated if request.method == "POST" or stated.is_at(request.url.path, request.method) else None
+
+    async def _take_up(self, errand: _Errand, exchange: Exchange) -> Any:
+        """The answer that the provider has kept for a request that was sent before; if it has none, the request is sent."""
+        request, path = errand.request, exchange.kept_at
+        if path is not None:
+            url = request.url.copy_with(path=path).copy_merge_params({"stream": "true"})
+            headers = {name: value for name, value in request.headers.items() if not name.startswith("content-")}
+            library = library_of(request)
+            answer = await errand.send(library.Request("GET", url, headers=headers, extensions=request.extensions))
+            if exchange.provider.answer_kind(
+                exchange.asked, answer.status_code, answer.headers.get("content-type", "")
+            ):
+                return answer
+            logger.warning("%s has no answer any more (%s): the model is asked again", path, answer.status_code)
+            await answer.stream.aclose()
+        return await self._send(errand.send, request, exchange, errand.place)
 
     async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
         """Sends the request as it is to reach the provider."""

@@ -83,6 +83,11 @@ class Decoder(ABC, Generic[Chunk]):
         return self._transcript.any_end
 
     @property
+    def answer_id(self) -> str | None:
+        """The provider's own id of the response that is being read; None if it has not come, or the response has ended."""
+        return self._transcript.response_message_id
+
+    @property
     def continuation(self) -> str | None:
         """What a request brings that asks for the rest of this response; None if it has ended, or ends with its body."""
         return None

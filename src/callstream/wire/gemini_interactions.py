@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -391,6 +392,12 @@ class GeminiInteractions(Provider):
             return request
         request.fields["input"] = [step for step in steps if step not in found]
         return request.rewritten()
+
+    def kept_at(self, request: Request, answer_id: str) -> str | None:
+        """Of what was asked for in the background, which is stored."""
+        fields = request.fields
+        is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
+        return f"{request.path}/{quote(answer_id, safe='')}" if is_kept else None
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         kind = super().answer_kind(request, status, content_type)

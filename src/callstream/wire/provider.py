@@ -93,6 +93,13 @@ class Provider(ABC):
         """Whether the server keeps the answer itself and will build on what it keeps, not on what it is sent."""
         return False
 
+    def kept_at(self, request: Request, answer_id: str) -> str | None:
+        """Where the provider has the streamed answer to the request when its connection is gone (``GET``, ``stream=true``).
+
+        None if it keeps none, or the request does not ask for that.
+        """
+        return None
+
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         """The request, asking for streamed arguments where the wire has a switch and the request says nothing of it.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -526,6 +527,12 @@ class OpenAIResponses(Provider):
         return fields.get("store") is not False or bool(
             fields.get("previous_response_id") or fields.get("conversation")
         )
+
+    def kept_at(self, request: Request, answer_id: str) -> str | None:
+        """Of what was asked for in the background, which is stored."""
+        fields = request.fields
+        is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
+        return f"{request.path}/{quote(answer_id, safe='')}" if is_kept else None
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         """What has no body asks for a response that was asked for before: streamed it is taken up, else it is looked at."""
