@@ -94,6 +94,8 @@ LEAVES_AS_IT_IS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("a role", {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]}),
         ("logprobs", {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": []}}]}),
         ("an end", {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}),
+        ("what may be a call", {"choices": [{"index": 0, "delta": {"content": ": {"}}]}),
+        ("DeepSeek's marks", {"choices": [{"index": 0, "delta": {"content": "<｜tool▁call▁begin｜>"}}]}),
         ("both", {"choices": [{"index": 0, "delta": {"content": "a", "reasoning": "b"}}]}),
         (
             "two choices",

@@ -22,6 +22,7 @@ from google.adk.planners.built_in_planner import BuiltInPlanner
 from google.adk.plugins.base_plugin import BasePlugin
 from google.genai import types
 
+from callstream.adk.litellm import is_watched
 from callstream.runtime import TextFilter
 
 logger = logging.getLogger("callstream")
@@ -126,7 +127,9 @@ class Judges:
             *self._of_events(context),
         ]
         planner = getattr(context.agent, "planner", None)
-        return [*found, f"planner {type(planner).__name__}"] if _rewrites(planner) else found
+        if _rewrites(planner):
+            found.append(f"planner {type(planner).__name__}")
+        return [*found, *_in_model(getattr(context.agent, "canonical_model", None))]
 
     def of_tools(self, context: InvocationContext) -> bool:
         """Whether anything may change what a tool of the agent returned."""
@@ -194,6 +197,15 @@ def _rewrites(planner: Any) -> bool:
         return False
     unchanged = (BasePlanner.process_planning_response, BuiltInPlanner.process_planning_response)
     return not isinstance(planner, BasePlanner) or type(planner).process_planning_response not in unchanged
+
+
+def _in_model(model: Any) -> Iterator[str]:
+    """What of the application sees an answer on its way out of the model's class."""
+    method = getattr(type(model), "generate_content_async", None)
+    if not str(getattr(method, "__module__", "google.adk")).startswith("google.adk") and not _is_observer(model):
+        yield f"model {type(model).__name__}"
+    if is_watched(model):
+        yield "litellm.callbacks"
 
 
 def _is_own(agent: BaseAgent) -> bool:

@@ -41,11 +41,11 @@ from callstream.adk.invocations import (
     restore_wire_ids,
 )
 from callstream.adk.judges import Judges
+from callstream.adk.litellm import why_not_tapped
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import ThreadCalls, repair
-from callstream.adk.tapping import passes_by_tap
 from callstream.adk.tools import (
     collapsed_names,
     collect_generators,
@@ -346,14 +346,10 @@ class CallstreamPlugin(BasePlugin):
 
     def _warn_of_litellm(self, context: CallbackContext) -> None:
         name = context.agent_name
-        if (name, "litellm") in self._warned_of or not passes_by_tap(context.get_invocation_context().agent):
-            return
-        self._warned_of.add((name, "litellm"))
-        logger.warning(
-            "agent %s: litellm.aclient_session has a tap, but litellm does not use it for this provider: the model is read "
-            "from its partial events",
-            name,
-        )
+        why = None if (name, "litellm") in self._warned_of else why_not_tapped(context.get_invocation_context().agent)
+        if why is not None:
+            self._warned_of.add((name, "litellm"))
+            logger.warning("agent %s: %s: the model is read from its partial events", name, why)
 
     async def _tell_left_behind(self, invocation: Invocation) -> None:
         invocation.given_up = await self.left_behind.tell(invocation.given_up)

@@ -16,7 +16,6 @@ import inspect
 import logging
 import os
 import re
-import sys
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -32,6 +31,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.workflow import BaseNode, FunctionNode, Workflow
 from google.genai import types
 
+from callstream.adk.litellm import client_for
 from callstream.adk.nodes import KeptNode
 from callstream.adk.tools import AGUIToolset, with_progress
 from callstream.callstream import Callstream
@@ -82,14 +82,6 @@ def tap_model(model: str | BaseLlm, callstream: Callstream, agent_name: str | No
 def is_tapped(model: str | BaseLlm) -> bool:
     """Whether it is a model that has a tap already."""
     return not isinstance(model, str) and (_made.get(id(model)) is model or _has_tapped_client(model))
-
-
-def passes_by_tap(agent: Any) -> bool:
-    """Whether an agent has a LiteLlm and litellm a tapped client, which it uses for some providers only."""
-    litellm = sys.modules.get("litellm")
-    session = getattr(litellm, "aclient_session", None)
-    model = getattr(agent, "canonical_model", None) if session is not None else None
-    return type(model).__name__ == "LiteLlm" and has_tap(session)
 
 
 def _has_tapped_client(llm: BaseLlm) -> bool:
@@ -168,6 +160,11 @@ def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     return _copy_model(llm, client=client)
 
 
+def _litellm(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
+    client = client_for(llm, callstream, _HOSTED)
+    return None if client is None else _copy_model(llm, llm_client=client)
+
+
 def _openai_key() -> str:
     key = os.environ.get("AZURE_OPENAI_API_KEY") or os.environ.get("OPENAI_API_KEY")
     if not key:
@@ -199,6 +196,7 @@ _FAMILIES: dict[str, Callable[[BaseLlm, Callstream], BaseLlm | None]] = {
     "OpenAILlm": _openai,
     "OpenAIResponsesLlm": _openai,
     "Gemini": _gemini,
+    "LiteLlm": _litellm,
 }
 """By the name of google-adk's class, the more special ones first; some need packages that may not be there."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 from callstream import Callstream, tool
 from callstream.adk import ADKAgent, observes
 from callstream.testing import Failure, Finish, Text, Thought, ToolCall
+from callstream.testing.provider import ProviderServer
 from tests.adk.hosting import Models, agent_of, scripted
 
 from .clients import Client
 
+SAID_LAST = [Text("Done.", size=2), Finish()]
 WIRES = ("gemini", "anthropic", "openai_chat", "openai_responses")
 SAID = "High tide is at noon, and low tide follows. " * 3
 
@@ -45,13 +47,15 @@ class Seen(BasePlugin):
         self.partial += bool(event.partial)
 
 
-async def ran(wire: str, scripts: list[Any], *, join_text: bool | None, **options: Any) -> tuple[Any, ...]:
-    """What a client saw, and what google-adk's session has, of one run."""
+async def ran(
+    provider: ProviderServer, *, join_text: bool | None, make_model: Callable[[ProviderServer], Any] | None = None
+) -> tuple[Any, ...]:
+    """What a client saw, and what google-adk's session has, of one run. ``make_model``: in place of the wire's own class."""
     async with Callstream("memory:") as cs:
         models = Models(cs)
         sessions = InMemorySessionService()
-        async with scripted(wire, scripts) as provider:
-            root = agent_of(models(provider), note, output_key="kept", **options)
+        async with provider:
+            root = agent_of((make_model or models)(provider), note, output_key="kept")
             agent = ADKAgent(
                 adk_agent=root,
                 app_name="app",
@@ -75,6 +79,13 @@ async def ran(wire: str, scripts: list[Any], *, join_text: bool | None, **option
         return unnamed((events, dict(session.state), messages)), kinds, client.text()
 
 
+async def ran_both_ways(provide: Callable[[], ProviderServer], make_model: Any = None) -> tuple[Any, ...]:
+    """What ``ran`` says, which has to be the same in both ways."""
+    joined = await ran(provide(), join_text=True, make_model=make_model)
+    assert joined == await ran(provide(), join_text=False, make_model=make_model)
+    return joined
+
+
 def unnamed(seen: Any) -> str:
     """As text, with ids that are made up anew for each run in the order in which they appear."""
     text = json.dumps(seen, sort_keys=True, default=str)
@@ -95,9 +106,8 @@ async def test_sessions_and_clients_have_the_same_in_both_ways(wire: str) -> Non
         ],
         [Text("Done. ", size=2), Thought("Hm.", size=1, signature="c2ln"), Text("Really.", size=3), Finish()],
     ]
-    joined = await ran(wire, scripts, join_text=True)
-    assert joined == await ran(wire, scripts, join_text=False)
-    assert joined == await ran(wire, scripts, join_text=None)
+    joined = await ran_both_ways(lambda: scripted(wire, scripts))
+    assert joined == await ran(scripted(wire, scripts), join_text=None)
     assert joined[-1] == f"{SAID}Done. Really."
     assert joined[-2].count("TEXT_MESSAGE_CONTENT") > 20
 
@@ -113,8 +123,7 @@ ended = st.just(Finish()) | st.just(Finish("length")) | st.just(Failure("overloa
 @given(steps=st.lists(said | thought, max_size=4), call=st.none() | called, end=ended)
 async def test_any_script_gives_the_same_session_in_both_ways(wire: str, steps: list[Any], call: Any, end: Any) -> None:
     script = [*steps, *([call] if call is not None else []), end]
-    scripts = [script, [Text("Done.", size=2), Finish()], [Text("Done.", size=2), Finish()]]
-    assert await ran(wire, scripts, join_text=True) == await ran(wire, scripts, join_text=False)
+    await ran_both_ways(lambda: scripted(wire, [script, SAID_LAST, SAID_LAST]))
 
 
 class Forwarding(BaseAgent):

@@ -169,7 +169,9 @@ class ChatText:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         field = chunk.choices[0].delta.field if len(chunk.choices) == 1 else None
-        return None if field is None else (chunk.choices[0].index, field)
+        if field is None or (field == "content" and _may_begin_call(chunk.choices[0].delta.content or "")):
+            return None
+        return (chunk.choices[0].index, field)
 
     def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
         [choice] = payload["choices"]
@@ -177,6 +179,15 @@ class ChatText:
         made = {**payload, "choices": [{**choice, "delta": delta}]}
         made.pop("obfuscation", None)  # padding to the length of the delta that it came with
         return made
+
+
+def _may_begin_call(text: str) -> bool:
+    """Whether a reader that looks for calls in the text of single frames may find the beginning of one.
+
+    google-adk's LiteLlm does: for JSON objects with a name and arguments, and for the marks of DeepSeek's models. Such a
+    frame is not joined with others, so that it finds what it would have found.
+    """
+    return "{" in text or "\uff5c" in text
 
 
 _TEXT_CHUNKS = msgspec.json.Decoder(ChatText.Chunk)
