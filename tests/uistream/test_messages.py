@@ -72,6 +72,24 @@ def test_what_is_being_written_is_left_to_the_stream() -> None:
     assert texts(shown(first, second)) == [("u", "Go"), ("turn-r1", "One."), ("v", "On")]
 
 
+def test_what_a_user_has_said_is_shown_before_it_is_recorded() -> None:
+    """A run begins with its input. Its host records the messages in it a moment later."""
+    first = run_of(MessageReceived("user", "Go", "u"), *said("m", "One."), FINISHED, run_id="r1")
+
+    def asked(*messages: Any, ends: bool = False) -> list[tuple[str, str]]:
+        second = run_of(*([FINISHED] if ends else []), run_id="r2")
+        second.input = {"messages": list(messages)}
+        return texts(shown(first, second))
+
+    known = [("u", "Go"), ("turn-r1", "One.")]
+    on = {"id": "v", "role": "user", "content": "On"}
+    assert asked(on, {"id": "t", "role": "tool", "content": "1"}, {"role": "user"}, "?") == [*known, ("v", "On")]
+    assert asked({"id": "v", "role": "user", "content": [{"type": "text", "text": "On"}]}) == [*known, ("v", "On")]
+    assert asked({"id": "u", "role": "user", "content": "Go"}) == known  # beside an answer
+    assert asked({"id": "u~again-1", "role": "user", "content": "Went"}) == [("u", "Went")]
+    assert asked(on, ends=True) == known  # no agent has heard it
+
+
 def test_a_message_that_replaces_another_takes_what_followed_with_it() -> None:
     runs = [
         run_of(MessageReceived("user", "Go", "u"), *said("m", "One."), FINISHED, run_id="r1"),

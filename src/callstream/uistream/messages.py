@@ -6,7 +6,7 @@ gets, as the client's reader folds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -60,9 +60,11 @@ def turns(runs: Iterable[RunView]) -> list[ChatTurn]:
 def ui_messages(runs: Iterable[RunView], view: View | None = None, *, sdk: Sdk = 6) -> list[dict[str, Any]]:
     """The messages of a thread, without the one that is being written: a client that resumes gets that from the start."""
     messages: list[dict[str, Any]] = []
+    heard: set[str] = set()
     for turn in turns(runs):
         for run in turn.runs:
-            for message in _input_of(run):
+            for message in _input_of(run) or _coming_in(run, heard):
+                heard.add(message.id)
                 shown = _ui_input(message)
                 ids = [each["id"] for each in messages]
                 if shown["id"] in ids:
@@ -77,6 +79,18 @@ def ui_messages(runs: Iterable[RunView], view: View | None = None, *, sdk: Sdk =
 
 def _input_of(run: RunView) -> list[Message]:
     return [message for _, message in RunInput(run.run_id, run.input).messages(run)]
+
+
+def _coming_in(run: RunView, heard: Container[str]) -> list[Message]:
+    """What the user has said to a run that has just begun: what is new in its input, which is recorded a moment later."""
+    found: list[Message] = []
+    match run.input:
+        case {"messages": list(messages)} if run.outcome is None:
+            for message in messages:
+                match message:
+                    case {"role": "user", "id": str(message_id), "content": str() | list() as content}:
+                        found += [] if message_id in heard else [UserMessage(id=message_id, content=content)]
+    return found
 
 
 def _ui_input(message: Message) -> dict[str, Any]:
