@@ -34,20 +34,10 @@ from callstream.events import (
 from tests import npm
 from tests.agui.judge import NodeProgram
 
+from .published import FOLDERS
 from .serving import Server, served
 
-HERE = Path(__file__).parent
-TESTS = HERE.parent
-FOLDERS = {
-    "ag-ui": TESTS / "agui" / "client",
-    "ag-ui-0.0.59": TESTS / "agui" / "others",
-    "tanstack": TESTS / "agui" / "others",
-    "copilotkit": HERE / "copilotkit" / "core",
-    "ai7-read": TESTS / "uistream" / "client",
-    "ai7": TESTS / "uistream" / "client",
-    "ai6": TESTS / "uistream" / "client",
-    "ai5": TESTS / "uistream" / "client",
-}
+CLIENTS = [name for name in FOLDERS if not name.endswith("-callstream")]
 WAIT_SECONDS = 0.5
 """How long an agent waits for a client that is cut later than it would have to be."""
 
@@ -261,7 +251,7 @@ async def test_a_chat_that_cannot_take_back_what_is_void_is_sent_away(cs: Callst
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
-@pytest.mark.parametrize("client", FOLDERS)
+@pytest.mark.parametrize("client", CLIENTS)
 async def test_joined_after_every_record(
     cs: Callstream, nodes: dict[Path, NodeProgram], client: str, *, dies: bool
 ) -> None:
@@ -281,7 +271,7 @@ async def test_joined_after_every_record(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
-@pytest.mark.parametrize("client", FOLDERS)
+@pytest.mark.parametrize("client", CLIENTS)
 async def test_cut_after_every_event(
     cs: Callstream, nodes: dict[Path, NodeProgram], client: str, *, dies: bool
 ) -> None:

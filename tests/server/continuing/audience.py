@@ -24,24 +24,12 @@ from callstream.journal import Journal
 from callstream.testing import Delay, Finish, ReceivedRequest, Script, Text, Thought, ToolCall
 from tests import npm
 from tests.agui.judge import NodeProgram
+from tests.server.published import FOLDERS
 
 from .script import BODY
 from .stage import LONGEST, Server, Stage
 
-TESTS = Path(__file__).parent.parent.parent
-CLIENTS = {
-    "ag-ui": TESTS / "agui" / "client",
-    "ag-ui-0.0.59": TESTS / "agui" / "others",
-    "tanstack": TESTS / "agui" / "others",
-    "copilotkit": TESTS / "server" / "copilotkit" / "core",
-    "ai5": TESTS / "uistream" / "client",
-    "ai6": TESTS / "uistream" / "client",
-    "ai7": TESTS / "uistream" / "client",
-    "ai5-callstream": TESTS / "uistream" / "client",
-    "ai6-callstream": TESTS / "uistream" / "client",
-    "ai7-callstream": TESTS / "uistream" / "client",
-}
-"""The folders that have them. With ``-callstream``: the chat's transport is that of the npm package."""
+CLIENTS = [name for name in FOLDERS if name != "ai7-read"]
 WAYS = ("watching", "reconnecting")
 PAINT = {
     "name": "paint",
@@ -273,8 +261,8 @@ class Audience(Stage):
 
 
 def _node(name: str) -> NodeProgram:
-    npm.install(CLIENTS[name])
-    return NodeProgram("cuts.mjs", CLIENTS[name])
+    npm.install(FOLDERS[name])
+    return NodeProgram("cuts.mjs", FOLDERS[name])
 
 
 _UNSAID = ("metadata", "rawInput", "preliminary", "createdAt", "providerMetadata", "stepId")
