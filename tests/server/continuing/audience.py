@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from callstream import results_in
-from callstream.events import MessageReceived, ResultReceived, RunEnded, RunResumed
+from callstream.events import ResultReceived, RunEnded, RunResumed
 from callstream.journal import Journal
 from callstream.testing import Delay, Finish, ReceivedRequest, Script, Text, Thought, ToolCall
 from tests import npm
@@ -164,7 +164,6 @@ class Audience(Stage):
         if way == "watching":
             for thread in threads.values():
                 await owner.begin(thread, f"{thread}-r", tools=[PAINT])
-                await self._heard(journal, f"{thread}-r")
         told = [asyncio.create_task(self._live(owner, other, way, name, thread)) for name, thread in threads.items()]
         if moment:
             for thread in threads.values():
@@ -187,13 +186,6 @@ class Audience(Stage):
                 last = row.last_seq
                 await asyncio.sleep(0.3)
                 (row,) = await journal.runs(thread_id=thread)
-
-    async def _heard(self, journal: Journal, run_id: str) -> None:
-        """Waits until the run has what the user said."""
-        async with asyncio.timeout(LONGEST):
-            async for record in journal.follow(run_id):
-                if isinstance(record.event, MessageReceived):
-                    return
 
     async def _live(self, owner: Server, other: Server, way: str, name: str, thread: str) -> dict[str, Any]:
         url, how = (owner.address, "whole") if way == "reconnecting" else (other.address, "join")

@@ -19,7 +19,7 @@ from .nursery import Nursery
 from .stage import LONGEST, Server, Stage
 
 MANY = 20
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+FAKETIME = next(map(str, Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), "")
 
 
 class OddStage(Stage):
@@ -185,7 +185,7 @@ SCENES: dict[str, Scene] = {
 def scenes(backend: str) -> list[str]:
     """Those that can be played there, on this machine."""
     found = [name for name, (*_, backends) in SCENES.items() if backend in backends]
-    if not Path(FAKETIME).exists() and "a clock an hour ahead" in found:
+    if not FAKETIME and "a clock an hour ahead" in found:
         print("a clock an hour ahead: not played, it needs Debian's libfaketime", flush=True)
         found.remove("a clock an hour ahead")
     return found
