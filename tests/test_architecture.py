@@ -45,6 +45,7 @@ ALLOWED_EXTERNALS = {
     "sqlite3": (("journal.sqlite",), ("journal", "journal.memory", "runtime", "cli")),
     "asyncpg": (("journal.postgres",), ("journal", "journal.sqlite", "cli")),
     "nats": (("journal.nats",), ("journal", "journal.postgres", "cli")),
+    "obstore": (("journal.archive.s3",), ("journal", "journal.postgres", "cli")),
     "opentelemetry": (("runtime.telemetry",), ("runtime", "server.app", "adk", "cli")),
     "httpx": (("tap", "tap.transport", "testing.provider"), ("runtime", "adk", "server.app", "wire")),
     "httpx2": (("tap", "tap.transport", "testing.provider"), ("runtime", "adk", "server.app", "wire")),

@@ -41,8 +41,9 @@ class Callstream:
     ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
     made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
     with ``on_args_delta`` and its siblings. ``on_tool_progress`` gets what running tools report: the tool's name, the
-    call's id and the data. ``redact`` changes events before they are journaled. ``settings`` hold for all tools and
-    runs. ``guards`` judge calls while they are written: see ``callstream.guards``.
+    call's id and the data. ``redact`` changes events before they are journaled. ``archive`` is where runs go that ended
+    long ago (``s3://bucket/prefix``, ``file:///folder``). ``settings`` hold for all tools and runs. ``guards`` judge calls
+    while they are written: see ``callstream.guards``.
 
     Constructing it opens nothing; the journal opens itself at the first use. ``async with`` or ``aclose`` closes it, and
     ``with`` or ``close`` in a sync program.
@@ -55,15 +56,17 @@ class Callstream:
         *,
         on_tool_progress: ProgressHandler | None = None,
         redact: Callable[[RunEvent], RunEvent] | None = None,
+        archive: str | None = None,
         settings: Settings | None = None,
         guards: Iterable[Guard] = (),
     ) -> None:
         if not isinstance(journal, str) and not callable(getattr(journal, "append", None)):
             raise UsageError(f"expected a journal or its URL, such as sqlite:///file.db, got {journal!r}")
-        if not isinstance(journal, str) and redact is not None:
-            raise UsageError("give redact= to open_journal when you open the journal yourself")
+        for name, given in (("redact", redact), ("archive", archive)):
+            if not isinstance(journal, str) and given is not None:
+                raise UsageError(f"give {name}= to open_journal when you open the journal yourself")
         self.engine: Engine[Run] = Engine(
-            open_journal(journal, redact=redact) if isinstance(journal, str) else journal,
+            open_journal(journal, redact=redact, archive=archive) if isinstance(journal, str) else journal,
             tools,
             on_tool_progress=on_tool_progress,
             settings=settings,

@@ -59,7 +59,7 @@ def test_it_tells_versions_and_extras(run: Run) -> None:
     assert code == 0
     assert found["packages"]["google-adk"] == metadata.version("google-adk")  # type: ignore[index]
     assert found["packages"]["litellm"] is None  # type: ignore[index]
-    extras = ("adk", "server", "postgres", "nats", "sessions", "cli", "telemetry", "guards")
+    extras = ("adk", "server", "postgres", "nats", "archive", "sessions", "cli", "telemetry", "guards")
     assert found["extras"] == dict.fromkeys(extras, True)
     assert (found["models"], found["journal"], found["problems"]) == (None, None, [])
     text = run("doctor").out
@@ -103,7 +103,7 @@ def test_it_tells_how_the_journal_is(run: Run, journal_url: str) -> None:
     assert code == 0
     assert journal["stored_bytes"] > 0  # type: ignore[index, operator]
     assert {name: journal[name] for name in journal if name not in ("stored_bytes", "url")} == {  # type: ignore[attr-defined, index]
-        "schema_version": 1,
+        "schema_version": 2,
         "oldest_code": 1,
         "runs": 2,
         "active_runs": 0,

@@ -24,10 +24,10 @@ def runs_in(run: Run, url: str) -> list[str]:
 
 
 def test_migrate_makes_a_journal_and_leaves_one_that_is_up_to_date(run: Run, tmp_path: Path) -> None:
-    assert run("migrate", "--journal", "sqlite:///new.db") == Ran(0, "sqlite:///new.db has schema 1\n", "")
+    assert run("migrate", "--journal", "sqlite:///new.db") == Ran(0, "sqlite:///new.db has schema 2\n", "")
     assert (tmp_path / "new.db").is_file()
     done = run("migrate", "--journal", "sqlite:///new.db", "--json")
-    assert json.loads(done.out) == {"journal": "sqlite:///new.db", "schema_version": 1}
+    assert json.loads(done.out) == {"journal": "sqlite:///new.db", "schema_version": 2}
     assert run("migrate", "--journal", "memory:").code == 2
 
 
@@ -52,6 +52,29 @@ def test_compact_all_folds_what_has_ended_and_nothing_else(run: Run, journal_url
         2,
         "callstream compact: run 'run_3' is still running; only an ended run can be compacted\n",
     )
+
+
+def test_archive_moves_what_has_ended_and_other_commands_read_it(
+    run: Run, journal_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("compact", "--all", "--journal", journal_url).code == 0
+    shown = [run("show", name, "--journal", journal_url, "--json").out for name in ("c1", "run_1")]
+    assert run("archive", "--journal", journal_url) == Ran(
+        2, "", "callstream archive: no archive: give --archive or set CALLSTREAM_ARCHIVE\n"
+    )
+    address = (tmp_path / "archive").as_uri()
+    assert run("archive", "--older-than", "1h", "--journal", journal_url, "--archive", address).out.startswith("0 runs")
+    told = json.loads(run("archive", "--journal", journal_url, "--archive", address, "--json").out)
+    assert told["runs"] == told["archive"]["runs"] > 0
+    done = run("runs", "--journal", journal_url)
+    assert done.code == 1
+    assert "has runs in an archive: name it" in done.err
+    monkeypatch.setenv("CALLSTREAM_ARCHIVE", address)
+    assert [run("show", name, "--journal", journal_url, "--json").out for name in ("c1", "run_1")] == shown
+    assert "in the archive, in 1 object of" in run("doctor", "--journal", journal_url).out
+    assert run("move", journal_url, "sqlite:///copy.db").code == 0
+    assert run("forget", "--before", "2100-01-01", "--yes", "--journal", journal_url).code == 0
+    assert [file for file in (tmp_path / "archive").rglob("*") if file.is_file()] == []
 
 
 def test_compact_wants_to_know_what(run: Run, journal_url: str) -> None:

@@ -130,5 +130,5 @@ def test_queries_have_the_same_names_in_both_dialects() -> None:
     assert sqlite - postgres == written_one_by_one | table_by_table | {"where_open"}
     assert postgres - sqlite == {
         *("append", "lock_schema", "create_schema", "lock_run", "give_back", "take_turn", "fence_dead", "delete_live"),
-        *("read_runs", "advance_keys", "lock_live"),
+        *("read_runs", "advance_keys", "lock_live", "sync_commit"),
     }

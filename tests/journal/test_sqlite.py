@@ -128,13 +128,13 @@ async def test_a_schema_that_grew_meanwhile_is_not_made_older(tmp_path: Path, mo
         newer = SqliteFile(str(path), "process", 5.0)
         newer.open()
         newer.migrate()
-        newer.connection.execute("UPDATE schema_version SET version = 2, oldest_code = 1")
+        newer.connection.execute("UPDATE schema_version SET version = 3, oldest_code = 2")
         newer.close()
         return transaction(file)
 
     monkeypatch.setattr(SqliteFile, "transaction", late)
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
-        assert (await journal.stats())["schema_version"] == 2
+        assert (await journal.stats())["schema_version"] == 3
 
 
 async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

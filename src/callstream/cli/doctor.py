@@ -10,7 +10,7 @@ from typing import Any
 from callstream import __version__
 from callstream.cli.options import Commands, add_env_file, add_journal, add_json
 from callstream.cli.output import CommandError, Printer, clean, count_of, size
-from callstream.cli.place import hide_password, journal_url, open_place
+from callstream.cli.place import archive_address, hide_password, journal_url, open_place
 from callstream.cli.target import HELP, load_target
 from callstream.errors import CallstreamError, JournalError
 
@@ -19,6 +19,7 @@ _EXTRAS = {
     "server": ("starlette", "uvicorn", "ag-ui-protocol"),
     "postgres": ("asyncpg",),
     "nats": ("nats-py",),
+    "archive": ("obstore",),
     "cli": ("rich", "httpx"),
     "sessions": ("sqlalchemy",),
     "telemetry": ("opentelemetry-api",),
@@ -100,7 +101,7 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
             raise
         return None
     try:
-        async with open_place(url) as journal:
+        async with open_place(url, archive=archive_address(options)) as journal:
             stats = await journal.stats()
     except (CommandError, CallstreamError) as error:
         problems.append(str(error) if isinstance(error, CommandError | JournalError) else f"the journal: {error}")
@@ -133,6 +134,12 @@ def _tell(found: dict[str, Any], out: Printer) -> None:
             f"  {count_of(journal['runs'], 'run')} ({journal['active_runs']} active), {count_of(journal['calls'], 'call')}, "
             f"{count_of(journal['records'], 'record')}"
         )
+        if "archive" in journal:
+            there = journal["archive"]
+            out.line(
+                f"  {count_of(there['runs'], 'run')} in the archive, in {count_of(there['packs'], 'object')} of "
+                f"{size(there['bytes'])} in all"
+            )
         out.line(
             f"  {count_of(journal['live_writers'], 'process', 'processes')} using it, "
             f"{count_of(journal['orphaned_runs'], 'run')} left open by dead ones"

@@ -9,7 +9,7 @@ import os
 from callstream import Callstream
 from callstream.cli.options import Commands, add_address, add_journal, age, from_environment, seconds
 from callstream.cli.output import Printer, misused
-from callstream.cli.place import DEFAULT_FILE, hide_password, journal_url
+from callstream.cli.place import DEFAULT_FILE, archive_address, hide_password, journal_url
 from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
 from callstream.cli.target import load_target
 from callstream.guards import Guard, Rules
@@ -90,7 +90,9 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     settings = GatewaySettings(linger=options.linger)
     # What clients may come back for goes when its run is compacted.
     housekeeping = Housekeeping(retain=retain, compact_after=settings.window)
-    callstream = Callstream(open_journal(url, housekeeping=housekeeping), guards=guards)
+    callstream = Callstream(
+        open_journal(url, housekeeping=housekeeping, archive=archive_address(options)), guards=guards
+    )
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
     bases = {name: f"base URL for {name}" for name in ("anthropic", "openai/v1", "gemini", *upstreams)}

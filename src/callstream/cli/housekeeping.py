@@ -1,4 +1,4 @@
-"""``callstream migrate``, ``compact``, ``sweep`` and ``forget``: looking after the journal by hand.
+"""``callstream migrate``, ``compact``, ``sweep``, ``archive`` and ``forget``: looking after the journal by hand.
 
 A serving process does all of it by itself, erasing excepted.
 """
@@ -12,7 +12,7 @@ from datetime import datetime
 
 from callstream.cli.options import Commands, add_journal, add_json, age
 from callstream.cli.output import CommandError, Printer, Ticker, clean, count_of, misused, moment, size
-from callstream.cli.place import hide_password, journal_url, open_place
+from callstream.cli.place import archive_address, hide_password, journal_url, open_place
 from callstream.errors import UsageError
 
 _SESSIONS = (
@@ -56,6 +56,20 @@ def add_to(commands: Commands) -> None:
             callstream sweep
             callstream sweep --json""",
     )
+    archive_parser = commands.add(
+        "archive",
+        archive,
+        summary="move runs that ended long ago into the archive",
+        description="""Moves ended runs out of the journal into its archive, where everything still reads them. Runs with a
+            call that awaits an answer stay. A serving process does this thirty days after a run has ended, if it has an
+            archive.""",
+        examples="""
+            callstream archive --archive s3://bucket/agents
+            callstream archive --older-than 7d""",
+    )
+    archive_parser.add_argument(
+        "--older-than", type=age, default=0.0, metavar="AGE", help="runs that ended so long ago: 12h, 30d, 8w"
+    )
     forget_parser = commands.add(
         "forget",
         forget,
@@ -76,7 +90,7 @@ def add_to(commands: Commands) -> None:
     forget_parser.add_argument("--thread", metavar="THREAD", help="runs of this thread")
     forget_parser.add_argument("--principal", metavar="WHO", help="runs of this user")
     forget_parser.add_argument("--yes", action="store_true", help="do not ask")
-    for parser in (migrate_parser, compact_parser, sweep_parser, forget_parser):
+    for parser in (migrate_parser, compact_parser, sweep_parser, archive_parser, forget_parser):
         add_journal(parser)
         add_json(parser, "one JSON document")
 
@@ -85,7 +99,7 @@ async def migrate(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options)
     if url.startswith("memory:"):
         raise misused("a journal in memory has nothing to migrate")
-    async with open_place(url, must_exist=False, migrate=True) as journal:
+    async with open_place(url, must_exist=False, migrate=True, archive=archive_address(options)) as journal:
         version = await journal.migrate()
     if options.json:
         out.json({"journal": hide_password(url), "schema_version": version})
@@ -96,7 +110,7 @@ async def migrate(options: argparse.Namespace, out: Printer) -> int:
 
 async def compact(options: argparse.Namespace, out: Printer) -> int:
     url = journal_url(options)
-    async with open_place(url) as journal:
+    async with open_place(url, archive=archive_address(options)) as journal:
         if options.all:
             run_ids = [row.run_id for row in await journal.runs(active=False)]
         elif await journal.runs(run_id=options.compacted):
@@ -125,7 +139,7 @@ async def compact(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def sweep(options: argparse.Namespace, out: Printer) -> int:
-    async with open_place(journal_url(options)) as journal:
+    async with open_place(journal_url(options), archive=archive_address(options)) as journal:
         swept = await journal.sweep()
     if options.json:
         out.json({"runs": swept})
@@ -137,12 +151,31 @@ async def sweep(options: argparse.Namespace, out: Printer) -> int:
     return 0
 
 
+async def archive(options: argparse.Namespace, out: Printer) -> int:
+    url, address = journal_url(options), archive_address(options)
+    if address is None:
+        raise misused("no archive: give --archive or set CALLSTREAM_ARCHIVE")
+    async with open_place(url, archive=address) as journal:
+        count = await journal.archive(options.older_than)
+        stats = await journal.stats()
+    if options.json:
+        out.json({"runs": count, "stored_bytes": stats["stored_bytes"], "archive": stats["archive"]})
+    else:
+        there = stats["archive"]
+        out.line(f"{count_of(count, 'run')} moved into the archive")
+        out.line(
+            f"{count_of(there['runs'], 'run')} in {count_of(there['packs'], 'object')} there, {size(there['bytes'])}; the "
+            f"journal has {size(stats['stored_bytes'])}"
+        )
+    return 0
+
+
 async def forget(options: argparse.Namespace, out: Printer) -> int:
     before, thread, principal = options.before, options.thread, options.principal
     if before is None and thread is None and principal is None:
         raise misused("expected --before, --thread or --principal")
     url = journal_url(options)
-    async with open_place(url) as journal:
+    async with open_place(url, archive=archive_address(options)) as journal:
         if not options.yes:
             rows = await journal.runs(thread_id=thread, principal=principal, active=False)
             matching = [row for row in rows if before is None or (row.ended_at or 0) < before]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from callstream.cli.options import Commands, add_json
+from callstream.cli.options import Commands, add_archive, add_json
 from callstream.cli.output import FAILED, Printer, Ticker, count_of, misused
-from callstream.cli.place import check_url, hide_password, open_place, refuse_secret
+from callstream.cli.place import archive_address, check_url, hide_password, open_place, refuse_secret
 
 
 def add_to(commands: Commands) -> None:
@@ -19,13 +19,14 @@ def add_to(commands: Commands) -> None:
             compares the two by digest. FROM is only read, and stays as it is. A copy that was interrupted goes on when the
             command is run again; so you can copy most of a journal while it is in use, and what is new when its servers have
             stopped. FROM and TO are URLs, or names of environment variables that hold them, as a URL with a password must
-            be given.""",
+            be given. What FROM has in its archive is copied into TO itself.""",
         examples="""
             callstream move sqlite:///callstream.db postgresql://agent@db/agents
             callstream move sqlite:///callstream.db CALLSTREAM_JOURNAL   # the URL in that variable""",
     )
     parser.add_argument("source", metavar="FROM", help="the journal to copy")
     parser.add_argument("target", metavar="TO", help="where to: empty, or begun by such a copy of the same journal")
+    add_archive(parser)
     add_json(parser, "one JSON document")
 
 
@@ -35,7 +36,10 @@ async def move(options: argparse.Namespace, out: Printer) -> int:
         raise misused("FROM and TO are the same journal")
     if target.startswith("memory:"):
         raise misused("expected a TO that outlives this command, got a journal in memory")
-    async with open_place(source) as journal, open_place(target, must_exist=False, migrate=True) as other:
+    async with (
+        open_place(source, archive=archive_address(options)) as journal,
+        open_place(target, must_exist=False, migrate=True) as other,
+    ):
         total = (await journal.stats())["runs"]
         with Ticker("copying run", total) as ticker:
             moved = await journal.copy_to(other, ticker.reach)

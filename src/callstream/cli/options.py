@@ -57,6 +57,15 @@ def add_env_file(parser: argparse.ArgumentParser) -> None:
 
 def add_journal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--journal", metavar="URL", help="the journal (default: see callstream --help)")
+    add_archive(parser)
+
+
+def add_archive(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archive",
+        metavar="ADDRESS",
+        help="the journal's archive, s3://bucket/prefix or file:///folder (default: CALLSTREAM_ARCHIVE)",
+    )
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:

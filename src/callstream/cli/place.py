@@ -29,6 +29,12 @@ def journal_url(options: argparse.Namespace, *, default: str | None = None) -> s
     raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
 
 
+def archive_address(options: argparse.Namespace) -> str | None:
+    """The archive's address, which holds no secret: from the command line or the environment."""
+    given: str | None = getattr(options, "archive", None)
+    return given if given is not None else environment.archive_address()
+
+
 def address(url: str) -> SplitResult:
     """The parts of a URL whose hosts make sense: PostgreSQL's may have several. What is wrong with it may be a secret."""
     try:

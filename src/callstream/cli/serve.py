@@ -29,7 +29,7 @@ from callstream.cli.options import (
     seconds,
 )
 from callstream.cli.output import CommandError, Printer, misused
-from callstream.cli.place import DEFAULT_FILE, hide_password, journal_url, refuse_secret
+from callstream.cli.place import DEFAULT_FILE, archive_address, hide_password, journal_url, refuse_secret
 from callstream.cli.target import HELP, Target, load_target
 from callstream.errors import JournalError, MissingExtra
 
@@ -42,7 +42,7 @@ _LOG_FORMATS = ("text", "json")
 _SESSIONS = "CALLSTREAM_SESSIONS"
 _OF_CREATE_APP = (
     *("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after", "stream_arguments"),
-    "trust_mcp_hints",
+    *("trust_mcp_hints", "archive", "archive_after"),
 )
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -81,6 +81,12 @@ def add_to(commands: Commands) -> None:
         type=origin,
         metavar="ORIGIN",
         help="origin whose pages may use this server, such as https://app.example.com; may be repeated",
+    )
+    parser.add_argument(
+        "--archive-after",
+        type=age,
+        metavar="AGE",
+        help="move runs into the archive when they ended this long ago: 12h, 30d, 8w (default: 30d, with an archive)",
     )
     parser.add_argument(
         "--forget-after",
@@ -291,13 +297,21 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
 
     own = _own_callstream(target)
     if own is not None:
-        _refuse(options, ("journal", "forget_after"), f"{target.text} has its own Callstream and journal")
+        _refuse(
+            options,
+            ("journal", "archive", "archive_after", "forget_after"),
+            f"{target.text} has its own Callstream and journal",
+        )
         out.note(f"journal: the one of {target.text}")
         return own
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {hide_password(url)}")
     retain = getattr(options, "forget_after", None) or from_environment("CALLSTREAM_FORGET_AFTER", age)
-    return Callstream(open_journal(url, housekeeping=Housekeeping(retain=retain), **_journal_times()))
+    housekeeping = Housekeeping(retain=retain)
+    if after := getattr(options, "archive_after", None) or from_environment("CALLSTREAM_ARCHIVE_AFTER", age):
+        housekeeping = Housekeeping(retain=retain, archive_after=after)
+    archive = archive_address(options)
+    return Callstream(open_journal(url, housekeeping=housekeeping, archive=archive, **_journal_times()))
 
 
 def _journal_times() -> dict[str, float]:

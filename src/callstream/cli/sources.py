@@ -16,7 +16,7 @@ from callstream import codec
 from callstream.calls import FINAL, Call, CallState
 from callstream.cli.client import ServerClient
 from callstream.cli.output import CommandError, misused
-from callstream.cli.place import hide_password, journal_url, open_place
+from callstream.cli.place import archive_address, hide_password, journal_url, open_place
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow
 
@@ -66,7 +66,7 @@ async def source_of(options: argparse.Namespace) -> AsyncIterator[RecordSource]:
         yield ServerSource(ServerClient(server))
         return
     url = journal_url(options)
-    async with open_place(url) as journal:
+    async with open_place(url, archive=archive_address(options)) as journal:
         yield JournalSource(journal, hide_password(url))
 
 

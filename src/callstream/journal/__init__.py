@@ -23,7 +23,7 @@ def open_journal(url: str, **settings: Any) -> Journal:
     """The journal that the URL names; it opens itself at the first use.
 
     ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings
-    are those of ``JournalSettings`` (``redact``, ``housekeeping``, ``lease_ttl``, …); SQLite also takes
+    are those of ``JournalSettings`` (``redact``, ``housekeeping``, ``lease_ttl``, ``archive``, …); SQLite also takes
     ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
     and ``statement_cache_size`` in the URL's query, and ``log=nats://host,host,host`` for the pieces of live runs in NATS
     JetStream, with ``log_stream``, ``log_durability``, ``log_monitor`` and ``log_creds``.

@@ -1,4 +1,6 @@
-"""Where the environment says that the journal is. Its URL may hold a password, so it comes from nowhere else but a file."""
+"""Where the environment says that the journal and its archive are. The journal's URL may hold a password, so it
+comes from nowhere else but a file.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from callstream.errors import UsageError
 
 JOURNAL: Final = "CALLSTREAM_JOURNAL"
 JOURNAL_FILE: Final = "CALLSTREAM_JOURNAL_FILE"
+ARCHIVE: Final = "CALLSTREAM_ARCHIVE"
 
 
 def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
@@ -37,3 +40,9 @@ def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
             f"expected a journal's URL on one line in {name}, got {'nothing' if not url else 'several lines'}"
         )
     return url
+
+
+def archive_address(environment: Mapping[str, str] | None = None) -> str | None:
+    """Where the journal's archive is, from CALLSTREAM_ARCHIVE; None if that is not set."""
+    found = os.environ if environment is None else environment
+    return found.get(ARCHIVE, "").strip() or None

@@ -9,13 +9,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Container, Coroutine
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from callstream.errors import UsageError
+from callstream.errors import JournalError, UsageError
 from callstream.events import RunEvent
 from callstream.journal import processes
+from callstream.journal.archive import Archive
+from callstream.journal.archive.objects import ArchiveAway
 from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
 from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter
@@ -30,12 +33,14 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
 
     ``compact_after``: how long after its end a run is compacted. ``sweep_every``: how often runs of dead processes are
     looked for (the first time when the journal opens). ``go_on_within``: how long a run that can go on in another process
-    waits for one. ``retain``: how long after its end a run is erased.
+    waits for one. ``archive_after``: how long after its end a run goes into the archive, if the journal has one; up to a
+    tenth later where few do. ``retain``: how long after its end a run is erased.
     """
 
     compact_after: float | None = 60.0
     sweep_every: float | None = 10.0
     go_on_within: float = _GO_ON_SECONDS
+    archive_after: float | None = 30 * 86400.0
     retain: float | None = None
 
 
@@ -48,7 +53,8 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     be written. ``gather_seconds``: how long after one batch of records those of other runs gather for the next; 0 writes
     everything at once, which costs more. A run that writes alone never waits. ``redact`` is applied to every event before
     it is stored; it sees the pieces of a call one by one, so what is spread over several pieces it cannot recognise.
-    ``migrate``: bring an older schema up to date at opening; otherwise that is an error.
+    ``migrate``: bring an older schema up to date at opening; otherwise that is an error. ``archive``: where runs go that
+    ended long ago, ``s3://bucket/prefix`` or ``file:///folder``; the same for all processes of a journal.
     """
 
     writer_id: str | None = None
@@ -59,6 +65,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     redact: Redact | None = None
     housekeeping: Housekeeping | None = Housekeeping()
     migrate: bool = True
+    archive: str | None = None
 
     def __post_init__(self) -> None:
         if self.lease_ttl <= 0:
@@ -83,8 +90,11 @@ _NAMED_RUNS = 10
 class Housekeeper:
     """Uses the store, so it is used where the store is: on the journal's thread, if it has one."""
 
-    def __init__(self, store: Store, followers: Followers, settings: JournalSettings) -> None:
+    def __init__(
+        self, store: Store, followers: Followers, settings: JournalSettings, archive: Archive | None = None
+    ) -> None:
         self._store = store
+        self._archive = archive
         self._followers = followers
         self._patience = settings.retry_seconds
         self._duties = settings.housekeeping
@@ -94,6 +104,8 @@ class Housekeeper:
         """How often to look whether there is anything to do; None for never."""
         duties = self._duties
         spans = [duties.sweep_every, duties.compact_after, duties.retain] if duties is not None else []
+        if duties is not None and self._archive is not None:
+            spans.append(duties.archive_after)
         periods = [seconds for seconds in spans if seconds is not None]
         return max(0.05, min(periods)) if periods else None
 
@@ -121,6 +133,15 @@ class Housekeeper:
                 await self._compact_all(due)
         if duties.retain is not None:
             await self.forget(forget_filter(time.time() - duties.retain, None, None))
+        if self._archive is not None and duties.archive_after is not None:
+            await self._tend(self._archive, duties.archive_after)
+
+    async def _tend(self, archive: Archive, age: float) -> None:
+        try:
+            await archive.clean()
+            await archive.pack(age, waits=True)
+        except ArchiveAway as error:
+            raise JournalError(str(error)) from error  # appends do not need it
 
     async def compact_own(self) -> None:
         """What this process had better compact itself, whoever has the duties."""
@@ -164,7 +185,7 @@ class Housekeeper:
             return 0
         few = len(log.rows) <= _FEW_ROWS
         rows = fold(log.rows) if few else await asyncio.to_thread(fold, log.rows)
-        if not await self.patiently(self._store.archive, run_id, log.run_key, rows):
+        if not await self.patiently(self._store.put_folded, run_id, log.run_key, rows):
             return 0
         return len(log.rows) - len(rows)
 
@@ -176,7 +197,17 @@ class Housekeeper:
             if len(gone) < _FORGET_LIMIT:
                 break
             await asyncio.sleep(0)
+        if self._archive is not None:
+            await self.patiently(self._archive.clean)
         return count
+
+    async def archive(self, age: float) -> int:
+        if self._archive is None:
+            raise UsageError("this journal has no archive: open it with archive=")
+        while due := await self.patiently(self._store.due, age if age > 0 else -1.0):
+            await self._compact_all(due)
+        await self.patiently(self._archive.clean)
+        return await self.patiently(partial(self._archive.pack, waits=False), age)
 
 
 def _log_swept(run_ids: list[str]) -> None:

@@ -29,6 +29,7 @@ from callstream.calls import Call, CallState, number_id
 from callstream.errors import UsageError
 from callstream.events import Record, RunEvent, in_order
 from callstream.journal import follow as following
+from callstream.journal.archive import Archive, ArchivedReader, open_objects
 from callstream.journal.follow import Folded, Followers, Page, Push
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.moving import Moved, Progress, Side, move
@@ -46,7 +47,7 @@ from callstream.journal.rows import (
     prepare,
     redact_entry,
 )
-from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter, forgotten_mark
+from callstream.journal.store import CallFilter, RunFilter, Store, StoreReader, forget_filter, forgotten_mark
 from callstream.journal.worker import JournalThread, Worker
 
 _T = TypeVar("_T")
@@ -69,7 +70,12 @@ class Journal:
         self.lease_ttl = settings.lease_ttl
         """Seconds after which a process counts as dead that has not renewed its lease."""
         self._followers = Followers()
-        self._housekeeper = Housekeeper(store, self._followers, settings)
+        archive: Archive | None = None
+        self._reader: StoreReader = store.reader
+        if settings.archive is not None:
+            archive = Archive(open_objects(settings.archive), store.packs, store.reader)
+            self._reader = ArchivedReader(store.reader, archive)
+        self._housekeeper = Housekeeper(store, self._followers, settings, archive)
         self._worker = worker(store, self._followers, settings, self._housekeeper)
         self.schedule: Callable[[str, Callable[[], object]], None] = self._worker.schedule
         """``schedule(run_id, work)`` calls ``work``, which will append to the run, in this event loop: at once, or a few
@@ -200,6 +206,13 @@ class Journal:
             return 0
         return await self._worker.do(self._housekeeper.forget, wanted, for_good)
 
+    async def archive(self, older_than: float = 0.0) -> int:
+        """Moves runs into the archive that ended so many seconds ago, and returns how many.
+
+        Their rows in lists stay, and everything reads them where they are. A run with a call that awaits an answer stays.
+        """
+        return await self._worker.do(self._housekeeper.archive, older_than)
+
     async def copy_to(self, target: Journal, progress: Progress = lambda done, total: None) -> Moved:
         """Copies all runs into another journal, which is empty or has the beginning of such a copy, and compares them.
 
@@ -207,7 +220,9 @@ class Journal:
         goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out: ``active`` of
         the result counts them. ``progress`` is called with how many runs are done, and how many there are.
         """
-        return await move(Side(self._store, self._do), Side(target._store, target._do), progress)
+        return await move(
+            Side(self._store, self._reader, self._do), Side(target._store, target._reader, target._do), progress
+        )
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
         """Asks the process that owns a run to stop it. False if no such run is running.
@@ -246,7 +261,7 @@ class Journal:
         memory at once: ``RunRow.last_seq`` says how many records a run has at most, and ``history`` reads long ones too.
         """
         wanted = [run_id for run_id in run_ids if is_storable(run_id)]
-        return await self._read(self._store.reader.read_whole, wanted, merged)
+        return await self._read(self._reader.read_whole, wanted, merged)
 
     def follow(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
         """``read``, then what is appended later, by this process or another.
@@ -267,7 +282,7 @@ class Journal:
 
     async def call(self, call_id: str) -> Call | None:
         """One call with its ``args_json`` put together from the log."""
-        return await self._read(self._store.reader.call, call_id) if is_storable(call_id) else None
+        return await self._read(self._reader.call, call_id) if is_storable(call_id) else None
 
     async def calls(
         self,
@@ -292,7 +307,7 @@ class Journal:
         wanted = CallFilter(
             run_id=run_id, thread_id=thread_id, principal=principal, states=states, provider_id=provider_id
         )
-        return await self._read(self._store.reader.calls, wanted, limit, newest)
+        return await self._read(self._reader.calls, wanted, limit, newest)
 
     async def runs(
         self,
@@ -308,7 +323,7 @@ class Journal:
         if not is_storable(run_id, thread_id, principal):
             return []
         wanted = RunFilter(run_id=run_id, thread_id=thread_id, principal=principal, active=active)
-        rows = await self._read(self._store.reader.runs, wanted, limit)
+        rows = await self._read(self._reader.runs, wanted, limit)
         is_named = run_id is not None or thread_id is not None
         return rows if is_named else [row for row in rows if not row.thread_id.startswith(KEPT_THREAD)]
 
@@ -318,30 +333,29 @@ class Journal:
         After the first hundred it is a free one, not always the first: some hosts give every call the same id.
         """
         check_id(wanted)
-        return await _free_call_id(partial(self._read, self._store.reader.taken), wanted)
+        return await _free_call_id(partial(self._read, self._reader.taken), wanted)
 
     async def has_forgotten(self, thread: str, principal: str | None) -> bool:
         """Whether runs of that principal's thread were erased for good. What a host still has of it is not imported."""
         if not is_storable(thread, principal):
             return False
-        return await self._read(self._store.reader.has_forgotten, forgotten_mark(thread, principal))
+        return await self._read(self._reader.has_forgotten, forgotten_mark(thread, principal))
 
     async def stats(self) -> dict[str, Any]:
         """Counts, stored bytes and the schema version, for ``doctor`` and health checks.
 
         ``live_writers`` counts the processes that have the journal open, this one included; ``orphaned_runs`` the runs
         that go on but whose process is gone, which the next ``sweep`` closes. ``log``: of a log beside the store.
+        ``archive``: packs, runs and bytes in the archive.
         """
-        return {**await self._read(self._store.reader.stats), "pending_bytes": self._worker.pending_bytes}
+        return {**await self._read(self._reader.stats), "pending_bytes": self._worker.pending_bytes}
 
     def log_figures(self) -> dict[str, float] | None:
         """What ``stats()["log"]`` says, at once and in any thread; None if there is no log beside the store."""
         return self._store.figures() if isinstance(self._store, PairedStore) else None
 
     async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
-        return (
-            await self._read(self._store.reader.page, run_id, after, limit, is_first) if is_storable(run_id) else None
-        )
+        return await self._read(self._reader.page, run_id, after, limit, is_first) if is_storable(run_id) else None
 
     async def _read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         if not self._store.reads_anywhere:

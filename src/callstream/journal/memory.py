@@ -7,12 +7,10 @@ done at once, where it is asked for, in any event loop. What a journal does by i
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -20,19 +18,18 @@ import msgspec
 from callstream.calls import Call
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
+from callstream.journal.memorypacks import MemoryPacks, soil
+from callstream.journal.memorytables import MemoryCall, MemoryRun, MemoryTables, seq_of
 from callstream.journal.plan import Append, CallChange, Held, Plan, RunChange, RunFacts
 from callstream.journal.rows import (
-    NOWHERE,
     Kind,
     RecordColumns,
     RunRow,
     Source,
     Stored,
     call_with_pieces,
-    event_of,
     find_folded_range,
     from_json,
-    moment,
 )
 from callstream.journal.store import (
     SCHEMA_VERSION,
@@ -43,122 +40,16 @@ from callstream.journal.store import (
     RunFilter,
     RunRows,
     Writer,
+    check_archive,
     forgotten_mark,
 )
-from callstream.journal.whole import RunSize, WholeCall, WholeRun, folded_rows, plan_of
+from callstream.journal.whole import RunSize, WholeRun, folded_rows, plan_of
 
 _CALL_COLUMNS = (
     *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),
     *("ran_early", "started_at", "updated_at"),
 )
-_seq = attrgetter("seq")
 _PIECE = Kind.ARGS | Kind.TEXT | Kind.REASONING
-
-
-class _Call(msgspec.Struct, eq=False):
-    row: Call
-    run_key: int
-    number: int
-    first_seq: int
-    args_seq: int | None = None
-    result: str | None = None
-    """As JSON text, which tells nothing from a null."""
-
-    def whole(self) -> WholeCall:
-        row = self.row
-        return WholeCall(
-            self.number,
-            row.call_id,
-            row.name,
-            row.state.value,
-            row.provider_id,
-            row.message_id,
-            row.signature,
-            row.encoding,
-            row.reason,
-            row.detail,
-            self.result,
-            row.error,
-            row.ran_early,
-            row.started_at or 0.0,
-            row.updated_at or 0.0,
-            self.first_seq,
-            self.args_seq,
-        )
-
-
-class _Run(msgspec.Struct, eq=False):
-    key: int
-    row: RunRow
-    writer: str
-    epoch: int
-    exclusive: bool
-    compacted: bool = False
-    stop_reason: str | None = None
-    log: list[Stored] = []
-    sources: dict[int, Source] = msgspec.field(default_factory=lambda: {0: NOWHERE})
-    calls: list[_Call] = []
-
-    def facts(self) -> RunFacts:
-        last_ms = self.log[-1].at_ms if self.log else 0
-        row = self.row
-        ended = row.outcome is not None
-        return RunFacts(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
-
-    def whole(self) -> WholeRun:
-        row, goes_on = self.row, self.row.outcome is None
-        return WholeRun(
-            self.key,
-            row.run_id,
-            row.thread_id,
-            row.principal,
-            row.outcome,
-            row.reason,
-            row.started_at,
-            row.ended_at,
-            None if goes_on else row.last_seq,
-            self.compacted,
-            self.epoch,
-            self.writer if goes_on else "",
-            self.exclusive and goes_on,
-            [(number, *msgspec.structs.astuple(source)) for number, source in self.sources.items() if number],
-            [call.whole() for call in self.calls],
-            [
-                (seq, at_ms, source, call, kind, body, first_seq)
-                for seq, at_ms, source, call, kind, body, _, first_seq in self.log
-            ],
-        )
-
-    def lines(self, first: int, last: int) -> list[Stored]:
-        """The records of those numbers. Where a log is beside this one, or after folding, some are missing."""
-        return self.log[bisect_left(self.log, first, key=_seq) : bisect_right(self.log, last, key=_seq)]
-
-    def records(self, lines: Iterable[Stored]) -> list[Record]:
-        found = []
-        run_id, started_at = self.row.run_id, self.row.started_at
-        for line in lines:
-            seq, at_ms, number, call, kind, body, message_id, first_seq = line
-            source = self.sources[number]
-            event = event_of(kind, body, None if call is None else self.calls[call - 1].row.call_id, message_id)
-            at = moment(started_at, at_ms)
-            found.append(Record(run_id, seq, at, event, source.response_id, source.author, first_seq))
-        return found
-
-
-class MemoryTables:
-    """What the journals of one name share. ``writes`` counts the transactions; ``leases`` end at their times."""
-
-    def __init__(self, *, is_shared: bool) -> None:
-        self.is_shared = is_shared
-        self.lock = threading.RLock()
-        self.runs: dict[str, _Run] = {}
-        self.keys: dict[int, _Run] = {}
-        self.calls: dict[str, _Call] = {}
-        self.leases: dict[str, float] = {}
-        self.forgotten: set[str] = set()
-        self.writes = 0
-        self.last_key = 0
-        self.stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 
 
 _named: weakref.WeakValueDictionary[str, MemoryTables] = weakref.WeakValueDictionary()
@@ -180,12 +71,14 @@ class MemoryStore:
         self._tables = tables
         self._lock = tables.lock
         self._writes = 0
+        self.packs = MemoryPacks(tables)
 
     @property
     def reader(self) -> MemoryStore:
         return self
 
     async def open(self, writer: Writer, followers: Followers) -> None:
+        check_archive(writer, self.where, has_packs=any(pack.places for pack in self._tables.packs.values()))
         self._writer = writer
         self._followers = followers
         self._tables.stores.add(self)
@@ -255,7 +148,7 @@ class MemoryStore:
                 if store is not self:
                     store._followers.wake(run_ids)
 
-    async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
+    async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         with self._lock:
             run = self._tables.runs.get(run_id)
             if run is None or run.key != run_key or run.compacted:
@@ -286,7 +179,8 @@ class MemoryStore:
         self._wake_others(run_ids)
         return run_ids
 
-    def _delete(self, run: _Run) -> None:
+    def _delete(self, run: MemoryRun) -> None:
+        soil(self._tables, run)
         del self._tables.runs[run.row.run_id], self._tables.keys[run.key]
         for call in run.calls:
             del self._tables.calls[call.row.call_id]
@@ -374,7 +268,7 @@ class MemoryStore:
         tables = self._tables
         for change in plan.runs.values():
             if change.is_new:
-                run = _Run(change.key, _new_row(change), change.writer, change.epoch, change.exclusive)
+                run = MemoryRun(change.key, _new_row(change), change.writer, change.epoch, change.exclusive)
                 tables.runs[change.run_id] = tables.keys[change.key] = run
         for key, number, *source in plan.sources:
             tables.keys[key].sources[number] = Source(*source)
@@ -389,7 +283,7 @@ class MemoryStore:
             if news.old_state is None:
                 run = tables.keys[news.run_key]
                 new = Call(call_id, run_id=run.row.run_id, thread_id=run.row.thread_id, **columns)
-                tables.calls[call_id] = _Call(new, run.key, news.number, news.first_seq or 0)
+                tables.calls[call_id] = MemoryCall(new, run.key, news.number, news.first_seq or 0)
                 run.calls.append(tables.calls[call_id])
             call = tables.calls[call_id]
             call.row = msgspec.structs.replace(call.row, **columns)
@@ -404,11 +298,11 @@ class MemoryStore:
                 if run is None or run.compacted or run.lines(seq, seq):
                     continue
                 line = Stored(seq, at_ms, number, call, kind, body, run.sources[number].message_id)
-                insort(run.log, line, key=_seq)
+                insort(run.log, line, key=seq_of)
                 run.row = msgspec.structs.replace(run.row, last_seq=max(seq, run.row.last_seq))
 
     @staticmethod
-    def _end(run: _Run, change: RunChange | None, last_seq: int) -> None:
+    def _end(run: MemoryRun, change: RunChange | None, last_seq: int) -> None:
         """The run's row after its last record; with a change that ends it, its end too."""
         run.row = msgspec.structs.replace(run.row, last_seq=last_seq)
         if change is not None and change.outcome is not None:
@@ -428,7 +322,7 @@ class MemoryStore:
                 ranges = [(line.first_seq, line.seq) for line in run.log if line.first_seq is not None]
                 if is_first and (inside := find_folded_range(ranges, after)):
                     return Folded(*inside)
-            start = bisect_right(run.log, after, key=_seq)
+            start = bisect_right(run.log, after, key=seq_of)
             lines = run.log[start : start + limit]
             ended = run.row.outcome is not None and (not lines or lines[-1].seq == run.row.last_seq)
             return Page(run.records(lines), ended, run.compacted)
@@ -543,5 +437,5 @@ def _columns(change: CallChange) -> dict[str, Any]:
     return found
 
 
-def _held(call: _Call) -> Held:
+def _held(call: MemoryCall) -> Held:
     return Held(call.row.call_id, call.run_key, call.number, call.row.state, call.args_seq is not None)

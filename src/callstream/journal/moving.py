@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.store import Store, forgotten_mark
+from callstream.journal.store import Store, StoreReader, forgotten_mark
 from callstream.journal.whole import RunSize, WholeRun
 
 _PASSES = 3
@@ -43,6 +43,7 @@ class Side(NamedTuple):
     """A store, and how it is asked: on its journal's thread, and again while it is away."""
 
     store: Store
+    reader: StoreReader
     do: Do
 
 
@@ -60,21 +61,21 @@ async def move(source: Side, target: Side, progress: Progress) -> Moved:
 
 
 async def _stamp(source: Side) -> tuple[int, ...]:
-    stats = await source.do(source.store.reader.stats)
+    stats = await source.do(source.reader.stats)
     return tuple(stats[name] for name in ("runs", "active_runs", "calls", "records"))
 
 
 async def _check_target(source: Side, target: Side) -> None:
     """Erases what the source has forgotten; refuses a target that has anything else that the source has not."""
     async for page in _pages(target):
-        found = await source.do(source.store.reader.run_sizes, page[0].key - 1, page[-1].key, None)
+        found = await source.do(source.reader.run_sizes, page[0].key - 1, page[-1].key, None)
         known = {(size.key, size.run_id) for size in found}
         strange = [size.key for size in page if (size.key, size.run_id) not in known]
         if not strange:
             continue
-        for run in await target.do(target.store.reader.whole_runs, strange):
+        for run in await target.do(target.reader.whole_runs, strange):
             mark = forgotten_mark(run.thread_id, run.principal)
-            if not await source.do(source.store.reader.has_forgotten, mark):
+            if not await source.do(source.reader.has_forgotten, mark):
                 raise UsageError(
                     f"{target.store.where} has run {run.run_id!r}, which {source.store.where} has not: expected an empty "
                     "journal, or one that a copy of the same journal has begun"
@@ -83,7 +84,7 @@ async def _check_target(source: Side, target: Side) -> None:
 
 
 async def _pass(source: Side, target: Side, progress: Progress) -> Moved:
-    stats = await source.do(source.store.reader.stats)
+    stats = await source.do(source.reader.stats)
     in_use = stats["active_runs"] > stats["orphaned_runs"]
     runs = records = copied = active = 0
     total = hashlib.sha256()
@@ -91,7 +92,7 @@ async def _pass(source: Side, target: Side, progress: Progress) -> Moved:
         waiting = [size for size in page if not (size.active and in_use)]
         active += len(page) - len(waiting)
         for some in _portions(waiting):
-            found: Sequence[WholeRun] = await source.do(source.store.reader.whole_runs, some)
+            found: Sequence[WholeRun] = await source.do(source.reader.whole_runs, some)
             copied += await _copy(target, found)
             for run in found:
                 total.update(run.digest)
@@ -116,7 +117,7 @@ async def _copy(target: Side, runs: Sequence[WholeRun]) -> int:
 
 
 async def _digests(side: Side, runs: Sequence[WholeRun]) -> dict[int, bytes]:
-    found: Sequence[WholeRun] = await side.do(side.store.reader.whole_runs, [run.key for run in runs])
+    found: Sequence[WholeRun] = await side.do(side.reader.whole_runs, [run.key for run in runs])
     return {run.key: run.digest for run in found}
 
 
@@ -135,13 +136,13 @@ def _portions(sizes: Sequence[RunSize]) -> list[list[int]]:
 async def _pages(side: Side) -> AsyncIterator[Sequence[RunSize]]:
     """All runs, in the order of their keys."""
     after = 0
-    while page := await side.do(side.store.reader.run_sizes, after, None, _PAGE):
+    while page := await side.do(side.reader.run_sizes, after, None, _PAGE):
         yield page
         after = page[-1].key
 
 
 async def _marks(side: Side) -> AsyncIterator[Sequence[str]]:
     after = ""
-    while marks := await side.do(side.store.reader.forgotten, after, _PAGE):
+    while marks := await side.do(side.reader.forgotten, after, _PAGE):
         yield marks
         after = marks[-1]

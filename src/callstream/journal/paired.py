@@ -70,7 +70,8 @@ class PairedStore:
         self.sweep = index.sweep
         self.adopt = index.adopt
         self.release_gone = index.release_gone
-        self.archive = index.archive
+        self.put_folded = index.put_folded
+        self.packs = index.packs
         self.settle = index.settle
         self.forget = index.forget
         self.restore = index.restore

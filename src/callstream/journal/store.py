@@ -33,6 +33,7 @@ from callstream.events import (
 )
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.log import Log
+from callstream.journal.packs import Packs
 from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
 from callstream.journal.rows import (
     RecordColumns,
@@ -114,8 +115,9 @@ class Writer:
     ``log``: where pieces lie that the tables have not; see ``PairedStore``.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, has_archive: bool = False) -> None:
         self.name = name
+        self.has_archive = has_archive
         self.log: Log | None = None
         self.memory = Memory()
         self._others: set[str] = set()
@@ -357,7 +359,7 @@ _PASSING_SECONDS = 1.0
 _REFUSAL_SECONDS = 30.0
 """How long a refusal counts if no further append is tried."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The schema that this code writes. A store of schema n serves code n and code n - 1."""
 
 
@@ -425,6 +427,14 @@ def must_migrate(version: int, where: str) -> JournalError:
         f"{where} has schema {version}, this code needs {SCHEMA_VERSION}: run `callstream migrate`, or open the "
         "journal with migrate=True"
     )
+
+
+def check_archive(writer: Writer, where: str, *, has_packs: bool) -> None:
+    """Raises JournalError if runs lie in an archive that this process was not told of: it could not read or erase them."""
+    if has_packs and not writer.has_archive:
+        raise JournalError(
+            f"{where} has runs in an archive: name it where you open the journal, with archive= or CALLSTREAM_ARCHIVE"
+        )
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -594,6 +604,9 @@ class Store(Protocol):
     """Whether ``commit`` keeps its thread until it is done, and cannot be given up before."""
 
     @property
+    def packs(self) -> Packs: ...
+
+    @property
     def reader(self) -> StoreReader: ...
 
     async def open(self, writer: Writer, followers: Followers) -> None:
@@ -634,7 +647,7 @@ class Store(Protocol):
     async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
         """Gives the leases of writers back of which it is known that their processes are gone."""
 
-    async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
+    async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         """Puts the folded log in the place of the log. False if another process has compacted or erased the run."""
         ...
 

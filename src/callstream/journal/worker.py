@@ -185,7 +185,7 @@ class JournalThread:
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
         try:
-            await self._housekeeper.patiently(self._store.open, Writer(writer_name(self._settings)), self._followers)
+            await self._housekeeper.patiently(self._store.open, writer_of(self._settings), self._followers)
         except CallstreamError as error:
             with self._lock:
                 self._opening = None  # the next use tries again
@@ -282,7 +282,7 @@ class Inline:
         if not self._is_open:
             with self._opening:  # several event loops may come at once, and opening never waits
                 if not self._is_open:
-                    await self._store.open(Writer(writer_name(self._settings)), self._followers)
+                    await self._store.open(writer_of(self._settings), self._followers)
                     self._is_open = True
         if self._period is not None and self._has_duties():
             self._next_duties = time.monotonic() + min(self._period, _DUTIES_SECONDS)
@@ -367,6 +367,10 @@ def _loop_factory() -> LoopFactory | None:
     """A loop of uvloop's where the program runs on one, else Python's own."""
     kind = type(asyncio.get_running_loop())
     return kind if kind.__module__ == "uvloop" else None
+
+
+def writer_of(settings: JournalSettings) -> Writer:
+    return Writer(writer_name(settings), has_archive=settings.archive is not None)
 
 
 def writer_name(settings: JournalSettings) -> str:

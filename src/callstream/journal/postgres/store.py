@@ -29,6 +29,7 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, PostgresWatch, failure
+from callstream.journal.postgres.packs import PostgresPacks
 from callstream.journal.postgres.reader import PostgresReader
 from callstream.journal.rows import RecordColumns, Source, Stored, json_text
 from callstream.journal.sql import queries, schema
@@ -39,6 +40,7 @@ from callstream.journal.store import (
     Stale,
     StoreAway,
     Writer,
+    check_archive,
     check_version,
     forgotten_mark,
     must_migrate,
@@ -174,6 +176,7 @@ class PostgresStore:
         self._pid: int | None = None
         """The server's process for that connection."""
         self.reader = PostgresReader(self._link, self._sql)
+        self.packs = PostgresPacks(self._link, self._sql)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -187,6 +190,8 @@ class PostgresStore:
                 await self.migrate()
             else:
                 await self._check_schema()
+            async with self._link.reading() as connection:
+                check_archive(writer, self.where, has_packs=bool(await connection.fetchval(self._sql["has_packs"])))
             await self.renew()
         except CallstreamError:
             await self._link.close()
@@ -338,7 +343,7 @@ class PostgresStore:
                 if writer != self._writer.name and is_gone(writer):
                     await connection.execute(self._sql["release_leases"], writer)
 
-    async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
+    async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         async with self._link.reading() as connection:
             async with connection.transaction():
                 row = await connection.fetchrow(self._sql["lock_run"], run_id)
@@ -381,6 +386,7 @@ class PostgresStore:
         return [row[1] for row in rows]
 
     async def _delete(self, connection: Any, run_keys: Sequence[int]) -> None:
+        await connection.execute(self._sql["soil_packs"], run_keys)
         for table in ("log", "archive", "sources", "calls", "live", "run"):
             await connection.execute(self._sql[f"delete_{table}"], run_keys, timeout=LONG_SECONDS)
 

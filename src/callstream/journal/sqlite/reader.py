@@ -167,6 +167,21 @@ class SqliteFile:
         except _FAILURES as error:
             raise _failed(self.where, error) from error
 
+    @contextmanager
+    def durable_transaction(self) -> Iterator[Any]:
+        """One that is on the disk when it is done, with all that came before it, whatever the durability of others."""
+        with failure(self.where):
+            self.connection.execute("PRAGMA synchronous = FULL")
+        try:
+            with self.transaction() as run:
+                yield run
+        finally:
+            with failure(self.where):
+                self._set_durability()
+
+    def _set_durability(self) -> None:
+        self.connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+
     def check_schema(self) -> None:
         """Refuses a schema that this code cannot use."""
         with failure(self.where):
@@ -225,7 +240,7 @@ class SqliteFile:
             raise JournalError(
                 f"{self.where} cannot be used in WAL mode (it is in {mode!r}); it must be on a local disk"
             )
-        run(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+        self._set_durability()
         run("PRAGMA temp_store = MEMORY")
 
 
@@ -312,7 +327,7 @@ class SqliteReader:
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         conditions = wanted.conditions()
         if wanted.states is not None:
-            conditions["where_states"] = _json(conditions["where_states"])
+            conditions["where_states"] = as_json(conditions["where_states"])
             if FINAL.isdisjoint(wanted.states):
                 conditions["where_open"] = True  # there is an index of these, which is found by its own words alone
         query, values = build_query("list_calls", conditions, limit)
@@ -324,7 +339,7 @@ class SqliteReader:
         return [RunRow(*row) for row in rows]
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
-        encoded = _json(list(call_ids))
+        encoded = as_json(list(call_ids))
         rows = await self._in_thread(_rows, _SQL["taken_call_ids"], {"call_ids": encoded})
         return {call_id for (call_id,) in rows}
 
@@ -356,6 +371,10 @@ class SqliteReader:
             "orphaned_runs": orphaned,
             "stored_bytes": size,
         }
+
+    async def select(self, name: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return await self._in_thread(_rows, _SQL[name], values)
 
     async def _in_thread(self, work: Callable[..., _T], *args: Any) -> _T:
         try:
@@ -397,8 +416,8 @@ def _page(connection: sqlite3.Connection, run_id: str, after: int, limit: int, i
 
 
 def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool) -> list[Record]:
-    heads = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
-    keys = {"run_keys": _json([key for _, key, *_ in heads])}
+    heads = _rows(connection, _SQL["read_run_heads"], {"run_ids": as_json(run_ids)})
+    keys = {"run_keys": as_json([key for _, key, *_ in heads])}
     sources = {row[:2]: row[2:] for row in _rows(connection, _SQL["read_sources"], keys)}
     call_ids = {row[:2]: row[2] for row in _rows(connection, _SQL["read_call_ids"], keys)}
     logs = dict(_rows(connection, _SQL["read_logs"], keys)) | dict(_rows(connection, _SQL["read_archives"], keys))
@@ -418,12 +437,12 @@ def _read_whole(connection: sqlite3.Connection, run_ids: list[str], merged: bool
 
 
 def _heads(connection: sqlite3.Connection, run_ids: list[str]) -> list[Head]:
-    rows = _rows(connection, _SQL["read_run_heads"], {"run_ids": _json(run_ids)})
+    rows = _rows(connection, _SQL["read_run_heads"], {"run_ids": as_json(run_ids)})
     heads = {
         key: Head(run_id, key, at, bool(compacted), writer, {0: NOWHERE}, {})
         for run_id, key, at, compacted, writer in rows
     }
-    keys = {"run_keys": _json(list(heads))}
+    keys = {"run_keys": as_json(list(heads))}
     for key, number, *source in _rows(connection, _SQL["read_sources"], keys):
         heads[key].sources[number] = Source(*source)
     for key, number, call_id in _rows(connection, _SQL["read_call_ids"], keys):
@@ -436,7 +455,7 @@ def _writers(connection: sqlite3.Connection) -> set[str]:
 
 
 def _whole_runs(connection: sqlite3.Connection, run_keys: list[int]) -> list[WholeRun]:
-    keys = {"run_keys": _json(run_keys)}
+    keys = {"run_keys": as_json(run_keys)}
     tables = ("whole_runs", "read_sources", "whole_calls", "whole_records")
     return whole_runs(*(connection.execute(_SQL[table], keys) for table in tables))
 
@@ -471,5 +490,5 @@ def _rows(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]
     return cast(list[tuple[Any, ...]], connection.execute(query, parameters).fetchall())
 
 
-def _json(values: Sequence[Any]) -> str:
+def as_json(values: Sequence[Any]) -> str:
     return msgspec.json.encode(values).decode()

@@ -26,8 +26,9 @@ from callstream.journal.follow import Followers
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.rows import RecordColumns, Source, Stored
 from callstream.journal.sql import queries
+from callstream.journal.sqlite.packs import SqlitePacks
 from callstream.journal.sqlite.reader import Durability, SqliteFile, SqliteReader, build_query, failure
-from callstream.journal.store import Committed, RunFilter, Stale, StoreAway, Writer, forgotten_mark
+from callstream.journal.store import Committed, RunFilter, Stale, StoreAway, Writer, check_archive, forgotten_mark
 from callstream.journal.whole import WholeRun, folded_rows, plan_of
 
 POLL_SECONDS = 0.02
@@ -60,6 +61,7 @@ class SqliteStore:
         self.where = f"the SQLite file {path!r}"
         self.reader = SqliteReader(path)
         self._file = SqliteFile(path, durability, busy_seconds)
+        self.packs = SqlitePacks(self._file, self.reader)
         self._ttl = lease_ttl
         self._may_migrate = migrate
         self._version = -1
@@ -74,10 +76,16 @@ class SqliteStore:
                 self._file.migrate()
             else:
                 self._file.check_schema()
+            self._check_archive(writer)
             await self.renew()
         except CallstreamError:
             self._file.close()
             raise
+
+    def _check_archive(self, writer: Writer) -> None:
+        with failure(self.where):
+            has_packs = self._file.connection.execute(_SQL["has_packs"]).fetchone() is not None
+        check_archive(writer, self.where, has_packs=has_packs)
 
     async def migrate(self) -> int:
         return self._file.migrate()
@@ -216,7 +224,7 @@ class SqliteStore:
                 with self._file.transaction() as run:
                     run(_SQL["release_leases"], {"writer": writer})
 
-    async def archive(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
+    async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         with self._file.transaction() as run:
             row = run(_SQL["read_run"], {"run_id": run_id}).fetchone()
             if row is None or row[0] != run_key or row[4]:
@@ -276,6 +284,7 @@ class SqliteStore:
 
 
 def _delete(run: Any, run_key: int) -> None:
+    run(_SQL["soil_packs"], {"run_key": run_key})
     for table in ("log", "archive", "sources", "calls", "run"):
         run(_SQL[f"delete_{table}"], {"run_key": run_key})
 

@@ -322,6 +322,77 @@ DELETE FROM {schema}.tool_call WHERE run_key = ANY($1::integer[])
 -- name: delete_run
 DELETE FROM {schema}.run WHERE run_key = ANY($1::integer[])
 
+-- == packs ==
+
+-- name: sync_commit
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
+
+-- name: due_for_pack
+SELECT run_key, run_id, thread_id, principal, extract(epoch FROM clock_timestamp())::double precision - ended_at
+FROM {schema}.run
+WHERE pack IS NULL AND started_at < extract(epoch FROM clock_timestamp())::double precision - $1::double precision AND compacted
+  AND ended_at < extract(epoch FROM clock_timestamp())::double precision - $1::double precision
+  AND NOT EXISTS (
+      SELECT FROM {schema}.tool_call
+      WHERE tool_call.run_key = run.run_key AND tool_call.state IN ('running_early', 'executing', 'awaiting'))
+ORDER BY started_at LIMIT $2
+
+-- name: begin_pack
+INSERT INTO {schema}.pack (name, state, changed_at) VALUES ($1, 'writing', clock_timestamp())
+
+-- name: keep_pack
+UPDATE {schema}.pack SET state = 'kept', runs = $2, bytes = $3, changed_at = clock_timestamp()
+WHERE name = $1 AND state = 'writing' RETURNING pack_key
+
+-- name: pack_runs
+WITH new AS (
+    SELECT * FROM unnest($2::integer[], $3::text[], $4::integer[], $5::integer[]) AS new (run_key, run_id, start, size)),
+changed AS (
+    UPDATE {schema}.run SET pack = $1, pack_start = new.start, pack_size = new.size FROM new
+    WHERE run.run_key = new.run_key AND run.run_id = new.run_id
+      AND run.pack IS NOT DISTINCT FROM (SELECT pack_key FROM {schema}.pack WHERE name = $6)
+    RETURNING 1)
+SELECT count(*) FROM changed
+
+-- name: empty_calls
+UPDATE {schema}.tool_call SET signature = NULL, detail = NULL, result = NULL, error = NULL
+WHERE run_key = ANY($1::integer[]) AND coalesce(signature, detail, result, error) IS NOT NULL
+
+-- Nothing but a pack in which no run lies.
+-- name: give_up_pack
+UPDATE {schema}.pack SET state = 'gone', changed_at = clock_timestamp()
+WHERE name = $1 AND NOT EXISTS (SELECT FROM {schema}.run WHERE run.pack = pack.pack_key)
+RETURNING true
+
+-- name: give_up_stale
+UPDATE {schema}.pack SET state = 'gone', changed_at = clock_timestamp()
+WHERE state = 'writing' AND changed_at < clock_timestamp() - make_interval(secs => $1)
+
+-- name: drop_pack
+DELETE FROM {schema}.pack WHERE name = $1 AND state = 'gone'
+
+-- name: soil_packs
+UPDATE {schema}.pack SET state = 'dirty'
+WHERE state = 'kept' AND pack_key IN (SELECT pack FROM {schema}.run WHERE run_key = ANY($1::integer[]))
+
+-- name: list_packs
+SELECT name FROM {schema}.pack WHERE state <> 'kept' AND state = $1 ORDER BY pack_key
+
+-- name: runs_in_pack
+SELECT run.run_key, run.run_id, pack.name, run.pack_start, run.pack_size
+FROM {schema}.pack JOIN {schema}.run ON run.pack = pack.pack_key WHERE pack.name = $1 ORDER BY run.pack_start
+
+-- name: places_of_runs
+SELECT run.run_key, run.run_id, pack.name, run.pack_start, run.pack_size
+FROM {schema}.run JOIN {schema}.pack ON pack.pack_key = run.pack WHERE run.run_id = ANY($1::text[])
+
+-- name: pack_figures
+SELECT count(*), coalesce(sum(runs), 0)::bigint, coalesce(sum(bytes), 0)::bigint FROM {schema}.pack
+WHERE state IN ('kept', 'dirty')
+
+-- name: has_packs
+SELECT true FROM {schema}.pack WHERE state IN ('kept', 'dirty') LIMIT 1
+
 -- == copying ==
 
 -- name: run_sizes

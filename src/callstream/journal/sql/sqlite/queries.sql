@@ -310,6 +310,61 @@ DELETE FROM tool_call WHERE run_key = :run_key
 -- name: delete_run
 DELETE FROM run WHERE run_key = :run_key
 
+-- == packs ==
+
+-- name: due_for_pack
+SELECT run_key, run_id, thread_id, principal, (julianday('now') - 2440587.5) * 86400 - ended_at FROM run
+WHERE pack IS NULL AND started_at < (julianday('now') - 2440587.5) * 86400 - :age AND compacted AND ended_at < (julianday('now') - 2440587.5) * 86400 - :age
+  AND NOT EXISTS (
+      SELECT 1 FROM tool_call
+      WHERE tool_call.run_key = run.run_key AND tool_call.state IN ('running_early', 'executing', 'awaiting'))
+ORDER BY started_at LIMIT :limit
+
+-- name: begin_pack
+INSERT INTO pack (name, state, changed_at) VALUES (:name, 'writing', (julianday('now') - 2440587.5) * 86400)
+
+-- name: keep_pack
+UPDATE pack SET state = 'kept', runs = :runs, bytes = :bytes, changed_at = (julianday('now') - 2440587.5) * 86400
+WHERE name = :name AND state = 'writing' RETURNING pack_key
+
+-- name: pack_runs
+UPDATE run SET pack = :pack, pack_start = :start, pack_size = :size
+WHERE run_key = :run_key AND run_id = :run_id AND pack IS (SELECT pack_key FROM pack WHERE name = :instead_of)
+
+-- name: empty_calls
+UPDATE tool_call SET signature = NULL, detail = NULL, result = NULL, error = NULL WHERE run_key = :run_key
+
+-- Nothing but a pack in which no run lies.
+-- name: give_up_pack
+UPDATE pack SET state = 'gone', changed_at = (julianday('now') - 2440587.5) * 86400
+WHERE name = :name AND NOT EXISTS (SELECT 1 FROM run WHERE run.pack = pack.pack_key)
+
+-- name: give_up_stale
+UPDATE pack SET state = 'gone', changed_at = (julianday('now') - 2440587.5) * 86400 WHERE state = 'writing' AND changed_at < (julianday('now') - 2440587.5) * 86400 - :age
+
+-- name: drop_pack
+DELETE FROM pack WHERE name = :name AND state = 'gone'
+
+-- name: soil_packs
+UPDATE pack SET state = 'dirty' WHERE state = 'kept' AND pack_key = (SELECT pack FROM run WHERE run_key = :run_key)
+
+-- name: list_packs
+SELECT name FROM pack WHERE state <> 'kept' AND state = :state ORDER BY pack_key
+
+-- name: runs_in_pack
+SELECT run.run_key, run.run_id, pack.name, run.pack_start, run.pack_size
+FROM pack JOIN run ON run.pack = pack.pack_key WHERE pack.name = :name ORDER BY run.pack_start
+
+-- name: places_of_runs
+SELECT run.run_key, run.run_id, pack.name, run.pack_start, run.pack_size
+FROM run JOIN pack ON pack.pack_key = run.pack WHERE run.run_id IN (SELECT value FROM json_each(:run_ids))
+
+-- name: pack_figures
+SELECT count(*), coalesce(sum(runs), 0), coalesce(sum(bytes), 0) FROM pack WHERE state IN ('kept', 'dirty')
+
+-- name: has_packs
+SELECT 1 FROM pack WHERE state IN ('kept', 'dirty') LIMIT 1
+
 -- == copying ==
 
 -- name: run_sizes

@@ -1,0 +1,29 @@
+"""Ended runs in object storage, and what reads them there."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from callstream.errors import MissingExtra, UsageError
+from callstream.journal.archive.archive import Archive
+from callstream.journal.archive.objects import Folder, Objects
+from callstream.journal.archive.reader import ArchivedReader
+
+__all__ = ["Archive", "ArchivedReader", "open_objects"]
+
+
+def open_objects(address: str) -> Objects:
+    """The folder (``file:///path``) or bucket (``s3://bucket/prefix``) of that address."""
+    if not isinstance(address, str):
+        raise UsageError(f"expected an archive's address such as s3://bucket/prefix, got {address!r}")
+    parts = urlsplit(address)
+    if parts.scheme == "file" and not parts.netloc and not parts.query and parts.path.strip("/"):
+        return Folder(unquote(parts.path))
+    if parts.scheme == "s3" and parts.netloc and "@" not in parts.netloc:
+        try:
+            from callstream.journal.archive.s3 import Bucket
+        except ModuleNotFoundError as error:
+            raise MissingExtra("an archive in a bucket needs obstore", "archive", error) from error
+        return Bucket(parts.netloc, parts.path.strip("/"), dict(parse_qsl(parts.query, keep_blank_values=True)))
+    # The rest of it may hold a key.
+    raise UsageError(f"expected file:///folder or s3://bucket/prefix, got an address that begins with {parts.scheme!r}")
