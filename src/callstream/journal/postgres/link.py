@@ -164,6 +164,7 @@ class PostgresWatch:
         channel: str,
         followers: Followers,
         run_of: Callable[[int], str | None],
+        *,
         own: Callable[[], int | None],
         writer: str,
     ) -> None:
