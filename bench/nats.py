@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Node:
         self.port, self.monitor = free_ports(2)
         self._route = routes[number]
         self._folder = folder / self.name
-        self._folder.mkdir()
+        self._folder.mkdir(exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
         always = ", sync_interval: always" if sync else ""
         cluster = ""
@@ -114,9 +114,11 @@ class Node:
 class Cluster:
     """The servers of a log."""
 
-    def __init__(self, folder: Path, size: int = 3, *, sync: bool = True) -> None:
+    def __init__(self, folder: Path | Sequence[Path], size: int = 3, *, sync: bool = True) -> None:
+        """``folder``: where their data is, or a folder for each. What is there already they go on with."""
         routes = free_ports(size)
-        self.nodes = [Node(folder, number, routes, sync=sync) for number in range(size)]
+        folders = [folder] * size if isinstance(folder, Path) else folder
+        self.nodes = [Node(folders[number], number, routes, sync=sync) for number in range(size)]
 
     @property
     def log(self) -> str:
