@@ -82,6 +82,12 @@ class AppendQueue:
     piece of text are waited for: after any other event, more may take any time.) Where the loops are busy with what is
     written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
     the cheaper it is, and a loop that is never done would show everything much later.
+
+    Why nothing is left behind, whoever goes next: what waits is ``_is_ready``, and then the thread is about to look or a
+    wake-up is on its way to it; or its loop has a timer, or some loop is working, and either sees to what waits
+    (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of them: it goes on by
+    itself, or, paused, when a batch is settled, which is sure to be because bytes wait. Appends in line are admitted by
+    the thread, before it looks for the last time. The flags are changed under the lock, all of them.
     """
 
     def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
