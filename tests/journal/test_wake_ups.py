@@ -178,7 +178,7 @@ def test_whoever_goes_next_everything_is_written_and_everybody_hears_of_it(
     world = World(room * (ROW_OVERHEAD + 1), gather)
     with (
         mock.patch.object(module, "time", SimpleNamespace(monotonic=world.clock.monotonic)),
-        mock.patch.object(module.asyncio, "get_running_loop", lambda: world.running),
+        mock.patch("asyncio.get_running_loop", side_effect=lambda: world.running),
         mock.patch.object(module, "RUNS_AT_ONCE", 2),
         mock.patch.object(module, "MAX_BATCH", 3),
     ):
