@@ -63,8 +63,9 @@ def served(which: str, base_url: str) -> Iterator[tuple[str, int]]:
         with litellm(base_url) as (address, pid):
             yield address + ("/anthropic" if which == PASSING else ""), pid
         return
-    kind = "forwarder" if which == "forwarder" else "gateway-ungathered" if which == UNGATHERED else "gateway"
-    with server(kind, base_url, "memory:" if which == "callstream, memory" else None) as (address, pid):
+    kind = "forwarder" if which == "forwarder" else "gateway"
+    journal = "memory:" if which == "callstream, memory" else None
+    with server(kind, base_url, journal, gather=0.0 if which == UNGATHERED else None) as (address, pid):
         yield f"{address}/anthropic", pid
 
 

@@ -50,6 +50,8 @@ WARM_UP = 20
 SERVERS = ("callstream, SQLite", "callstream, PostgreSQL", "ag_ui_adk", "forwarder")
 WITH_SESSIONS = ("continuing, SQLite", "not continuing, SQLite")
 """Callstream with sessions on disk, whose runs another process could go on with, and could not; on request only."""
+GATHERING = "callstream, gathering {:g} ms"
+"""On request only: SQLite, with another time for which what several runs bring gathers."""
 OURS = "callstream, SQLite"
 STEPS = (
     ("httpx alone", "httpx"),
@@ -121,10 +123,11 @@ async def measure(
     database: Database | None = None,
     load: Load = USUAL,
 ) -> Rung:
+    gather = float(which.split()[-2]) if which.endswith(GATHERING.partition("{:g}")[2]) else None
     model = Model(pace, least_seconds(streams, seconds) + SPARE, load.what, load.maker)
     journal = None if database is None else with_schema(database.url, f"pace_{uuid.uuid4().hex[:12]}")
     async with model.listen() as base_url:
-        with server(which.partition(",")[0], base_url, journal, load.maker) as (address, pid):
+        with server(which.partition(",")[0], base_url, journal, load.maker, gather=gather) as (address, pid):
             clients = Clients(address, go_on=load.what == "mixed")
             count = database.cpu_seconds if database else lambda: 0.0
             found = await use(clients, pid, streams, seconds, count=count)
@@ -316,6 +319,9 @@ def measure_memory(found: Found) -> Idle:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=(*SERVERS, *WITH_SESSIONS), action="append", help="fewer servers")
+    parser.add_argument(
+        "--gather", type=float, action="append", help="only Callstream, whose journal gathers for so many milliseconds"
+    )
     parser.add_argument("--streams", type=int, action="append", help="only the rungs with so many streams")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each rung (default: {SECONDS:g})")
     parser.add_argument(
@@ -333,13 +339,14 @@ def main() -> int:
     parser.add_argument("--table", choices=("rungs", "steps", "memory"), help="one of the three tables alone")
     options = parser.parse_args()
     os.sched_setaffinity(0, {1})
+    only = [GATHERING.format(milliseconds) for milliseconds in options.gather or ()] or options.only
     loads = [Load(what, maker) for maker in options.maker or ["gemini"] for what in options.what or ["arguments"]]
     found: dict[Load, Found] = {load: {} for load in loads}
     idle: Idle | None = None
     if options.table in (None, "rungs"):
         rungs = [rung for rung in RUNGS if not options.streams or rung[0] in options.streams]
-        found = measure_rungs(options.only or SERVERS, rungs, options.seconds, loads)
-    is_whole = options.table is None and options.only is None and loads == [USUAL]
+        found = measure_rungs(only or SERVERS, rungs, options.seconds, loads)
+    is_whole = options.table is None and only is None and loads == [USUAL]
     usual = found.get(USUAL, {})
     if is_whole or options.table == "steps":
         measure_steps(usual.get((OURS, 20, 20)), options.seconds)

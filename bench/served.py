@@ -46,7 +46,7 @@ def model_of(base_url: str, maker: str) -> Any:
 
 
 def callstream_app(
-    base_url: str, maker: str, journal: str, sessions: str | None = None, *, continues: bool = True
+    base_url: str, maker: str, journal: Any, sessions: str | None = None, *, continues: bool = True
 ) -> Any:
     """``sessions``: a file for google-adk's sessions; then runs are kept so that another process can go on with them,
     if it ``continues``.
@@ -82,16 +82,14 @@ def ag_ui_adk_app(base_url: str, maker: str) -> Any:
     return app
 
 
-def gateway_app(base_url: str, journal: str, *, gathers: bool) -> Any:
+def gateway_app(base_url: str, journal: Any) -> Any:
     from callstream import Callstream
     from callstream.gateway import create_gateway
-    from callstream.journal import open_journal
 
-    opened = open_journal(journal) if gathers else open_journal(journal, gather_seconds=0.0)
-    return create_gateway(Callstream(opened), upstreams={"anthropic": f"{base_url}/v1"})
+    return create_gateway(Callstream(journal), upstreams={"anthropic": f"{base_url}/v1"})
 
 
-CALLSTREAMS = ("callstream", "continuing", "not continuing", "gateway", "gateway-ungathered")
+CALLSTREAMS = ("callstream", "continuing", "not continuing", "gateway")
 
 
 def main() -> None:
@@ -100,6 +98,7 @@ def main() -> None:
     parser.add_argument("--provider", required=True, help="the base URL of the model")
     parser.add_argument("--maker", choices=("gemini", "anthropic", "litellm"), default="gemini")
     parser.add_argument("--journal", help="the URL of Callstream's journal (default: a new SQLite file)")
+    parser.add_argument("--gather", type=float, help="milliseconds for which the journal gathers (default: its own)")
     parser.add_argument("--core", type=int, help="the only core that this process may use")
     options = parser.parse_args()
     if options.core is not None:
@@ -109,12 +108,15 @@ def main() -> None:
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         if options.which in CALLSTREAMS:
+            from callstream.journal import open_journal
             from callstream.server.serving import serve
 
             sessions = None if options.which == "callstream" else f"{folder}/sessions.db"
-            journal = options.journal or f"sqlite:///{folder}/calls.db"
-            if options.which.startswith("gateway"):
-                app = gateway_app(options.provider, journal, gathers=options.which == "gateway")
+            url = options.journal or f"sqlite:///{folder}/calls.db"
+            gathering = {} if options.gather is None else {"gather_seconds": options.gather / 1000}
+            journal = open_journal(url, **gathering)
+            if options.which == "gateway":
+                app = gateway_app(options.provider, journal)
             else:
                 continues = options.which != "not continuing"
                 app = callstream_app(options.provider, options.maker, journal, sessions, continues=continues)

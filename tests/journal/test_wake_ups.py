@@ -100,6 +100,9 @@ class World:
         self.scheduled += 1
         self.queue.schedule(run_id, work)
 
+    def get_running_loop(self) -> Loop | None:
+        return self.running
+
     def in_loop(self, loop: Loop, step: Step) -> None:
         self.running = loop
         step()
@@ -178,7 +181,7 @@ def test_whoever_goes_next_everything_is_written_and_everybody_hears_of_it(
     world = World(room * (ROW_OVERHEAD + 1), gather)
     with (
         mock.patch.object(module, "time", SimpleNamespace(monotonic=world.clock.monotonic)),
-        mock.patch("asyncio.get_running_loop", side_effect=lambda: world.running),
+        mock.patch("asyncio.get_running_loop", world.get_running_loop),
         mock.patch.object(module, "RUNS_AT_ONCE", 2),
         mock.patch.object(module, "MAX_BATCH", 3),
     ):
