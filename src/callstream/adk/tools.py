@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, cast, get_args
+from weakref import WeakKeyDictionary
 
 import msgspec
 from ag_ui.core import Tool as ClientToolSpec
@@ -209,9 +210,16 @@ def _in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_progress(tool: BaseTool) -> bool:
-    """Whether a tool has a parameter that should have been filled in."""
+    """Whether a tool has a parameter that should have been filled in. A function is asked once."""
     function = getattr(tool, "func", None)
-    return function is not None and _progress_parameter(function) is not None
+    if not inspect.isfunction(function):
+        return function is not None and _progress_parameter(function) is not None
+    if function not in _asked:
+        _asked[function] = _progress_parameter(function) is not None
+    return _asked[function]
+
+
+_asked: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()
 
 
 def _stand_in(original: FunctionTool, function: Callable[..., Any]) -> FunctionTool:

@@ -38,6 +38,7 @@ from callstream.events import (
     CallStarted,
     DiscardReason,
     Encoding,
+    MessageStarted,
     ReasoningAppended,
     ResponseEnded,
     TextAppended,
@@ -507,9 +508,10 @@ class Collapser(ABC, Generic[C]):
 
     def _text_in(self, frame: Frame, events: list[WireEvent]) -> tuple[object, str] | None:
         """The passage and the text of a frame that holds nothing else."""
-        if self._passages is None or len(events) != 1 or not isinstance(events[0], TextAppended | ReasoningAppended):
+        said = [event for event in events if not isinstance(event, MessageStarted)]
+        if self._passages is None or len(said) != 1 or not isinstance(said[0], TextAppended | ReasoningAppended):
             return None
-        text = events[0].text
+        text = said[0].text
         passage = self._passages.passage_of(frame.payload) if text and frame.payload is not None else None
         return None if passage is None else (passage, text)
 
