@@ -10,8 +10,8 @@ from callstream.journal import Journal, JournalSettings, open_journal
 from callstream.journal.log import Heard, Settle
 from callstream.journal.paired import PairedStore
 from callstream.journal.rows import RecordColumns
-from callstream.journal.store import Stale
 from callstream.journal.worker import Inline, JournalThread
+from callstream.journal.writer import Stale
 
 
 class Engine:

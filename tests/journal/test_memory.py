@@ -15,8 +15,8 @@ from callstream.journal import JournalSettings, open_journal
 from callstream.journal.follow import Followers
 from callstream.journal.journal import Journal
 from callstream.journal.memory import MemoryStore, MemoryTables
-from callstream.journal.store import Writer
 from callstream.journal.worker import Inline
+from callstream.journal.writer import Writer
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,8 +17,8 @@ from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent
 from callstream.journal import Journal, open_journal
 from callstream.journal.nats import NatsLog, nats_address
 from callstream.journal.nats import log as nats_log
+from callstream.journal.outage import StoreAway
 from callstream.journal.postgres import address
-from callstream.journal.store import StoreAway
 
 from .conftest import NATS, Place, drop_schema, opened, sqlite_url
 from .runs import DONE, START, records

@@ -13,8 +13,8 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
+from callstream.journal.filters import RunFilter, forget_filter
 from callstream.journal.postgres.link import address
-from callstream.journal.store import RunFilter, forget_filter
 
 from .conftest import opened
 from .proxy import Proxy

@@ -19,9 +19,11 @@ from callstream.events import RunEvent
 from callstream.journal import processes
 from callstream.journal.archive import Archive
 from callstream.journal.archive.objects import ArchiveAway
+from callstream.journal.filters import RunFilter, forget_filter
 from callstream.journal.follow import Followers
+from callstream.journal.outage import StoreAway
 from callstream.journal.rows import fold
-from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter
+from callstream.journal.store import Store
 
 _GO_ON_SECONDS = 3600.0
 

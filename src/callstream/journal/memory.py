@@ -17,6 +17,7 @@ import msgspec
 
 from callstream.calls import Call
 from callstream.events import Record
+from callstream.journal.filters import CallFilter, RunFilter, forgotten_mark
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.memorypacks import MemoryPacks, soil
 from callstream.journal.memorytables import MemoryCall, MemoryRun, MemoryTables, seq_of
@@ -31,19 +32,9 @@ from callstream.journal.rows import (
     find_folded_range,
     from_json,
 )
-from callstream.journal.store import (
-    SCHEMA_VERSION,
-    CallFilter,
-    CallLog,
-    Committed,
-    Head,
-    RunFilter,
-    RunRows,
-    Writer,
-    check_archive,
-    forgotten_mark,
-)
+from callstream.journal.store import SCHEMA_VERSION, CallLog, Head, RunRows, check_archive
 from callstream.journal.whole import RunSize, WholeRun, folded_rows, plan_of
+from callstream.journal.writer import Committed, Writer
 
 _CALL_COLUMNS = (
     *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),

@@ -21,9 +21,11 @@ from callstream.alarm import TimeLimit
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers, News, Pushed, call_in
 from callstream.journal.housekeeping import JournalSettings
+from callstream.journal.outage import Outage, StoreAway, Unstorable
 from callstream.journal.plan import Append
 from callstream.journal.rows import Kind, Row
-from callstream.journal.store import Committed, Outage, Store, StoreAway, Unstorable
+from callstream.journal.store import Store
+from callstream.journal.writer import Committed
 
 ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from callstream.errors import JournalError
-from callstream.journal.store import StoreAway
+from callstream.journal.outage import StoreAway
 
 _T = TypeVar("_T")
 

@@ -10,9 +10,10 @@ import msgspec
 from callstream.calls import Call
 from callstream.events import Record, in_order
 from callstream.journal.archive.archive import Archive
+from callstream.journal.filters import CallFilter
 from callstream.journal.follow import Folded, Page
 from callstream.journal.rows import call_with_pieces, find_folded_range, from_json, record_of
-from callstream.journal.store import CallFilter, StoreReader
+from callstream.journal.store import StoreReader
 from callstream.journal.whole import WholeCall, WholeRecord, WholeRun
 
 _EMPTIED = ("signature", "detail", "result", "error")

@@ -20,7 +20,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.store import Stale, StoreAway
+from callstream.journal.outage import StoreAway
+from callstream.journal.writer import Stale
 
 _log = logging.getLogger("callstream.journal")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")

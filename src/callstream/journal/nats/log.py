@@ -23,8 +23,9 @@ from callstream.errors import JournalError
 from callstream.journal.log import Heard, Settle
 from callstream.journal.nats.link import Link, NatsAddress
 from callstream.journal.nats.view import View, pack, parts_of, unpack
+from callstream.journal.outage import StoreAway
 from callstream.journal.rows import RecordColumns
-from callstream.journal.store import Stale, StoreAway
+from callstream.journal.writer import Stale
 
 SETTLE_SECONDS = 300.0
 """How long pieces of a run that goes on may lie in the log, and with them those of runs that have ended or were erased."""

@@ -26,26 +26,18 @@ import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
+from callstream.journal.filters import RunFilter, forgotten_mark
 from callstream.journal.follow import Followers
+from callstream.journal.outage import StoreAway
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, PostgresWatch, failure
 from callstream.journal.postgres.packs import PostgresPacks
 from callstream.journal.postgres.reader import PostgresReader
 from callstream.journal.rows import RecordColumns, Source, Stored, json_text
 from callstream.journal.sql import queries, schema
-from callstream.journal.store import (
-    SCHEMA_VERSION,
-    Committed,
-    RunFilter,
-    Stale,
-    StoreAway,
-    Writer,
-    check_archive,
-    check_version,
-    forgotten_mark,
-    must_migrate,
-)
+from callstream.journal.store import SCHEMA_VERSION, check_archive, check_version, must_migrate
 from callstream.journal.whole import WholeRun, folded_rows, plan_of
+from callstream.journal.writer import Committed, Stale, Writer
 
 _NOTICE_RUNS = 500
 """Run numbers in one notice; PostgreSQL allows 8,000 bytes."""

@@ -22,14 +22,17 @@ import msgspec
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal import processes
+from callstream.journal.filters import RunFilter, forgotten_mark
 from callstream.journal.follow import Followers
+from callstream.journal.outage import StoreAway
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.rows import RecordColumns, Source, Stored
 from callstream.journal.sql import queries
 from callstream.journal.sqlite.packs import SqlitePacks
 from callstream.journal.sqlite.reader import Durability, SqliteFile, SqliteReader, build_query, failure
-from callstream.journal.store import Committed, RunFilter, Stale, StoreAway, Writer, check_archive, forgotten_mark
+from callstream.journal.store import check_archive
 from callstream.journal.whole import WholeRun, folded_rows, plan_of
+from callstream.journal.writer import Committed, Stale, Writer
 
 POLL_SECONDS = 0.02
 """How often commits of other processes are looked for, while a run is followed and they come."""

@@ -1,0 +1,337 @@
+"""How a process writes: what it asks a database before a batch of appends, and how it closes what dead ones left open.
+
+The database answers through ``Tables``, within one transaction. What is written is decided here and in ``plan``, once for
+every kind of store. ``log`` says what lies beside it where an engine keeps the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from callstream.calls import BEFORE_EXECUTING, CallState
+from callstream.errors import CallstreamError, LeaseLost, UsageError
+from callstream.events import (
+    CallAwaiting,
+    CallCompleted,
+    CallDiscarded,
+    CallExecuting,
+    CallFailed,
+    CallReturned,
+    InputKept,
+    Record,
+    RunEnded,
+    RunEvent,
+    RunResumed,
+)
+from callstream.journal.log import Log
+from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
+from callstream.journal.rows import RecordColumns, Row, Source, known_events, prepare, whole_completion
+
+_MORE = 10
+"""How many more orphans are looked at than are ended at once: some may still go on."""
+
+
+class Stale(Exception):
+    """The database is not what the writer remembers. The memory has to be emptied, and the batch tried again."""
+
+
+class Committed(NamedTuple):
+    """The outcome of each append of a batch, and the runs that got records, with what is to be pushed to followers."""
+
+    outcomes: Sequence[int | CallstreamError]
+    changed: Mapping[str, Sequence[Record]]
+
+
+class Tables(Protocol):
+    """A database in the middle of a transaction. Stores that do not wait for anything answer without suspending."""
+
+    async def run_facts(self, run_ids: Sequence[str]) -> Iterable[RunFacts]:
+        """Those runs. One that is not there yet comes with a new key, and with epoch 0."""
+        ...
+
+    async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
+        """Run key, source and its number."""
+        ...
+
+    async def calls_of(self, run_keys: Sequence[int]) -> Iterable[Held]:
+        """The calls of those runs, in their order."""
+        ...
+
+    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]: ...
+
+    async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
+        """The exclusive run that each of those threads has now, if it has one."""
+        ...
+
+    async def rows(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
+        """Kind and body of those records; None if the run is compacted."""
+        ...
+
+    async def events_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, int, str]]:
+        """Run key, kind and body of the records of those runs that are no pieces, in their order."""
+        ...
+
+    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+        """Runs that have not ended and whose process is dead, in the order of their keys. It cannot write to them any more
+        from now on.
+
+        ``run_id``: that one alone, if it is such a run. ``after``: those with a greater key.
+        """
+        ...
+
+    async def take_over(self, run_keys: Sequence[int]) -> None:
+        """Makes orphans, which this transaction has asked for, runs of this writer. Their epochs rise."""
+
+    async def write(self, plan: Plan) -> None:
+        """Raises Stale if anything is not as it was when the plan was made."""
+
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        """Puts pieces here that lie in the log, but for those that are here and those of compacted or erased runs."""
+
+
+class Writer:
+    """One process, with its memory of the runs that it owns. If the transaction fails the memory must be cleared.
+
+    ``log``: where pieces lie that the tables have not; see ``PairedStore``.
+    """
+
+    def __init__(self, name: str, *, has_archive: bool = False) -> None:
+        self.name = name
+        self.has_archive = has_archive
+        self.log: Log | None = None
+        self.memory = Memory()
+        self._others: set[str] = set()
+        """Orphans that this process does not take over."""
+
+    async def commit(self, tables: Tables, batch: Sequence[Append], now: float, followed: Container[str]) -> Committed:
+        plan = Plan(batch, self.memory, now)
+        if others := plan.add_pieces():
+            rest = [batch[place] for place in others]
+            await self._load(tables, rest)
+            calls, threads = self.memory.unknown_calls(rest), self.memory.exclusive_threads(rest)
+            named = {held.call_id: held for held in await tables.held_calls(calls)} if calls else {}
+            busy = await tables.exclusive_runs(threads) if threads else {}
+            plan.add_others(others, named, busy=busy)
+        if plan.changed:
+            await tables.write(plan)
+        for place, repeat in plan.repeats.items():
+            plan.outcomes[place] = await self._repeated(tables, batch[place], repeat)
+        return Committed(plan.outcomes, plan.changed_runs(followed))
+
+    async def adopt(
+        self,
+        tables: Tables,
+        apps: Container[str],
+        limit: int,
+        lives: Callable[[str], bool] | None = None,
+        *,
+        run_id: str | None = None,
+    ) -> list[str]:
+        """Takes over runs of dead processes that can go on with an app of these, and returns their ids.
+
+        ``lives``: whether a writer's process is seen to live, where its lease may have run out without that. ``run_id``:
+        that run alone.
+        """
+        mine: list[RunFacts] = []
+        after: int | None = 0
+        while after is not None and not mine:  # the next time looks for more
+            found, after = await self._orphans(tables, limit, after, run_id)
+            orphans = [run for run in found if run_id is not None or run.run_id not in self._others]
+            events = await _events_of(tables, [run.key for run in orphans])
+            for run in orphans:
+                app = app_to_go_on(events[run.key])
+                if app is not None and app in apps:
+                    if lives is None or not lives(run.writer or ""):
+                        mine.append(run)
+                elif run_id is None:
+                    self._others.add(run.run_id)  # it need not be read again and again
+        if mine:
+            await self._settle(tables, mine)
+            await tables.take_over([run.key for run in mine])
+        return [run.run_id for run in mine]
+
+    async def sweep(self, tables: Tables, limit: int, now: float, patience: float) -> list[str]:
+        """Ends runs of dead processes, and returns their ids.
+
+        Runs that can go on wait for so many seconds since their last record for a process that takes them over.
+        """
+        lost: list[RunFacts] = []
+        events: dict[int, list[RunEvent]] = {}
+        after: int | None = 0
+        while after is not None and not lost:
+            found, after = await self._orphans(tables, limit * _MORE, after)
+            events = await _events_of(tables, [facts.key for facts in found])
+            lost = [
+                facts
+                for facts in found
+                if now - facts.started_at - facts.last_ms / 1000 >= patience or app_to_go_on(events[facts.key]) is None
+            ]
+        orphans = [claim(facts) for facts in lost[:limit]]
+        if not orphans:
+            return []
+        await _fill(tables, orphans)
+        memory = Memory()
+        for run in orphans:
+            memory.add(run)
+        resumed = await _resumed(tables, memory, events)
+        appends = [Append(run.run_id, closing(run, resumed[run.key])) for run in orphans]
+        plan = Plan(appends, memory, now)
+        named = {held.call_id: held for calls in resumed.values() for held in calls}
+        plan.add_others(range(len(appends)), named, taker=self.name)
+        await self._settle(tables, lost[:limit])
+        await tables.write(plan)
+        return [run.run_id for run in plan.changed]
+
+    async def _load(self, tables: Tables, batch: Sequence[Append]) -> None:
+        unknown = self.memory.unknown_runs(batch)
+        if not unknown:
+            return
+        mine = []
+        for facts in await self._with_last(await tables.run_facts(unknown)):
+            if facts.epoch == 0:
+                run = Owned(facts.run_id, facts.key, self.name, 1, is_new=True)
+            else:
+                run = claim(facts, self.name)
+                if run.refusal is None:
+                    mine.append(run)
+            self.memory.add(run)
+        if mine:
+            await _fill(tables, mine)
+            for run in mine:
+                self.memory.add(run)  # again, now that it has its calls
+
+    async def erase(self, run_keys: Collection[int]) -> None:
+        """Takes ended runs out of the log."""
+        if self.log is not None and run_keys:
+            await self.log.erase(run_keys)
+
+    async def _settle(self, tables: Tables, runs: Iterable[RunFacts]) -> None:
+        """Brings the pieces of runs that change hands to the tables: the log has them in their owner's part."""
+        if self.log is not None:
+            for run in runs:
+                await tables.settle(await self.log.read(run.key, run.writer or "", 0, None))
+
+    async def _orphans(
+        self, tables: Tables, limit: int, after: int, run_id: str | None = None
+    ) -> tuple[Sequence[RunFacts], int | None]:
+        """So many after a key, and the key after which there may be more."""
+        found = list(await tables.orphans(limit, run_id, after))
+        if self.log is not None and found:
+            await self.log.fence({run.writer for run in found if run.writer is not None})
+        return await self._with_last(found), found[-1].key if len(found) == limit else None
+
+    async def _with_last(self, found: Iterable[RunFacts]) -> Sequence[RunFacts]:
+        """Those runs with their last number, which only the log may know."""
+        facts = list(found)
+        live = {run.key: run.writer or "" for run in facts if run.epoch and not run.ended}
+        if self.log is None or not live:
+            return facts
+        last = await self.log.last(live)
+        return [
+            msgspec.structs.replace(run, last_seq=last[run.key][0], last_ms=last[run.key][1])
+            if run.key in last and last[run.key][0] > run.last_seq
+            else run
+            for run in facts
+        ]
+
+    async def _repeated(self, tables: Tables, append: Append, repeat: Repeat) -> int | CallstreamError:
+        """The outcome of an append that seems to be there already.
+
+        Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
+        """
+        run, first, last = repeat.run, repeat.first, repeat.last
+        stored = await tables.rows(run.key, first, last)
+        if self.log is not None and stored is not None and not stored:
+            rows = await self.log.read(run.key, run.writer, first - 1, last - first + 1)
+            stored = [(kind, body) for _, seq, _, _, _, kind, body in rows if seq <= last]
+        if not isinstance(run.refusal, LeaseLost) if stored is None else same_rows(append, stored):
+            return last
+        if run.refusal is None and run.ended:
+            return ended_error(append.run_id)
+        return run.refusal or UsageError(
+            f"records {first} to {last} of run {append.run_id!r} are not those of this append: "
+            "two tasks write to the run with the same numbers"
+        )
+
+
+async def _fill(tables: Tables, runs: Sequence[Owned]) -> None:
+    by_key = {run.key: run for run in runs}
+    for key, source, number in await tables.sources_of(list(by_key)):
+        by_key[key].sources[source] = number
+    for held in await tables.calls_of(list(by_key)):
+        by_key[held.run_key].calls[held.call_id] = held
+
+
+async def _events_of(tables: Tables, run_keys: Sequence[int]) -> dict[int, list[RunEvent]]:
+    """The events of those runs that are no pieces, by run."""
+    rows: dict[int, list[tuple[int, str]]] = {key: [] for key in run_keys}
+    for key, kind, body in await tables.events_of(run_keys) if run_keys else ():
+        rows[key].append((kind, body))
+    return {key: list(known_events(found)) for key, found in rows.items()}
+
+
+async def _resumed(
+    tables: Tables, memory: Memory, events: Mapping[int, Sequence[RunEvent]]
+) -> Mapping[int, Sequence[Held]]:
+    """The calls of other runs that each of those runs was executing. They close their own, and each other's."""
+    keys = [run.key for run in memory.runs.values()]
+    names = {key: [call_id for call_id in left_executing(events[key]) if call_id not in memory.calls] for key in keys}
+    wanted = [call_id for call_ids in names.values() for call_id in call_ids]
+    found = {held.call_id: held for held in await tables.held_calls(wanted)} if wanted else {}
+    return {key: [found[call_id] for call_id in call_ids if call_id in found] for key, call_ids in names.items()}
+
+
+def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:
+    """Whether the stored (kind, body) are what the append would have written."""
+    if len(stored) != len(append.rows):
+        return False
+    return all(
+        columns == (row.kind, row.body)
+        or (isinstance(row.event, CallCompleted) and columns == whole_completion(row.event))
+        for row, columns in zip(append.rows, stored, strict=True)
+    )
+
+
+def app_to_go_on(events: Iterable[RunEvent]) -> str | None:
+    """The app that can go on with a run, by its log; None if it was not made for that, or was tried often enough."""
+    kept: InputKept | None = None
+    attempt = 1
+    for event in events:
+        if isinstance(event, InputKept):
+            kept = event
+        elif isinstance(event, RunResumed):
+            attempt = event.attempt
+    return None if kept is None or attempt >= kept.attempts else kept.app
+
+
+def left_executing(events: Iterable[RunEvent]) -> list[str]:
+    """The calls that a run, by its log, has begun to execute and has not said anything final of."""
+    begun: dict[str, None] = {}
+    for event in events:
+        if isinstance(event, CallExecuting):
+            begun[event.call_id] = None
+        elif isinstance(event, CallAwaiting | CallReturned | CallFailed | CallDiscarded):
+            begun.pop(event.call_id, None)
+    return list(begun)
+
+
+def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
+    """The records that end a run whose process died: by state, and the run's end.
+
+    A tool that ran early is as good as executing when its arguments were whole; before, nothing of it counts.
+
+    ``resumed``: calls of earlier runs that this one was executing.
+    """
+    events: list[RunEvent] = []
+    for held in run.calls.values():
+        runs_early = held.state is CallState.RUNNING_EARLY
+        if held.state in BEFORE_EXECUTING or (runs_early and not held.has_args):
+            events.append(CallDiscarded(held.call_id, "interrupted"))
+        elif held.state is CallState.EXECUTING or runs_early:
+            events.append(CallFailed(held.call_id, "interrupted"))
+    events += [CallFailed(held.call_id, "interrupted") for held in resumed if held.state is CallState.EXECUTING]
+    events.append(RunEnded("failed", "interrupted"))
+    return [prepare(event) for event in events]
