@@ -3,8 +3,9 @@
     python -m bench.archive --runs 1000000
 
 The S3 server is that of moto, in an environment of its own (`pip install 'moto[server,s3]'`; `--server` names its
-`moto_server`), or any other (`--endpoint`). It does not fill a journal by appending: rows of ended runs are put into
-the index as a copy of a journal puts them there, and the packs are written by the archive itself.
+`moto_server`), or any other with a bucket named agents (`--endpoint`), such as npm's s3rver, which is faster. It does not
+fill a journal by appending: rows of ended runs are put into the index as a copy of a journal puts them there, and the packs
+are written by the archive itself.
 
 A user has a hundred runs in ten threads; the runs of a thread end within an hour of 20,000, so they lie in ten packs.
 """

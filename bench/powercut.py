@@ -1,6 +1,6 @@
 """Cuts the power again and again, and starts the journal on what the disks had.
 
-    python -m bench.powercut [--cuts 20] [--only sqlite|postgres|nats|control] [--seed 1]
+    python -m bench.powercut [--cuts 20] [--only sqlite|postgres|nats|archive|control] [--seed 1]
 
 Needs root, and loop devices: every server writes to a file system of its own (ext4) in a file. At a random moment, under
 load, everything is stopped (SIGSTOP) and the files are copied: a copy has what the kernel had written to that disk by
@@ -9,9 +9,9 @@ NATS are then started on the copies, mounted anew, and must hold, of every run, 
 right content, n being at least what was acknowledged by then; a sweep must bring every run to its end, and a new run must
 work. What was acknowledged is noted by this program, outside of those disks. Runs of earlier cuts are looked at again.
 
-`control` is SQLite with `durability=process`, which does not promise to survive this: it shows that the disks do lose what
-was not synced. The exit code is 1 if a setting that is called durable has lost anything or is wrong, or if the control has
-lost nothing.
+`archive` moves runs into an archive and forgets some of them all the time. `control` is SQLite with `durability=process`,
+which does not promise to survive this: it shows that the disks do lose what was not synced. The exit code is 1 if a setting
+that is called durable has lost anything or is wrong, or if the control has lost nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,10 +36,14 @@ from bench.nats import Cluster, with_log
 from bench.postgres import with_schema
 from bench.table import Table
 from callstream.errors import CallstreamError
+from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
+from callstream.journal.pack import NONCE_BYTES, make_pack
 
 LOAD_SECONDS = (0.3, 2.5)
 SCHEMA = "powercut"
+DONE = RunEnded("finished")
+HEAD_BYTES = len(make_pack([], bytes(NONCE_BYTES)).data)
 EARLIER = 20
 """So many runs of earlier cuts are looked at after each."""
 
@@ -103,10 +108,9 @@ class Engine(Protocol):
 
 
 class Sqlite:
-    disks = 1
-
-    def __init__(self, durability: str) -> None:
+    def __init__(self, durability: str, disks: int = 1) -> None:
         self._durability = durability
+        self.disks = disks
 
     def start(self, mounts: Sequence[Path]) -> str:
         return f"sqlite:///{mounts[0]}/journal.db?durability={self._durability}"
@@ -219,10 +223,14 @@ class Machine:
         for disk in self._disks:
             disk.detach()
 
+    def command(self, url: str, name: str) -> tuple[str, ...]:
+        """What writes, and says what is acknowledged."""
+        return ("-m", "bench.crash", "--child", url, "--name", name)
+
     async def cut(self, number: int) -> None:
         name = f"cut {number}"
         writer = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.crash", "--child", self._url, "--name", name), stdout=asyncio.subprocess.PIPE
+            *(sys.executable, *self.command(self._url, name)), stdout=asyncio.subprocess.PIPE
         )
         assert writer.stdout is not None
         here: dict[str, int] = {}
@@ -230,7 +238,7 @@ class Machine:
         def take(line: bytes) -> None:
             if line.endswith(b"\n"):
                 run_id, _, last = line.decode().rstrip("\n").rpartition(" ")
-                here[run_id] = int(last)
+                here[run_id] = int(last)  # 0 for one that is forgotten, -1 for one that may be
 
         async def listen(until: float) -> None:
             try:
@@ -257,7 +265,7 @@ class Machine:
         await writer.wait()
         self.acknowledged |= here
         self.tally.kills += 1
-        self.tally.acknowledged += sum(here.values())
+        self.tally.acknowledged += sum(max(0, last) for last in here.values())
         try:
             await self._check(copies, name, here)
         finally:
@@ -296,10 +304,76 @@ class Machine:
             self.tally.complain(f"{run_id} of an earlier cut has {len(records)} records of {acknowledged}")
 
 
+class ArchiveMachine(Machine):
+    """Two disks: the index, a SQLite file without the durability of its own, and the folder of its archive.
+
+    What was archived is read whole; what was forgotten is neither in the index nor in any object; and there is no object
+    that the index does not know of.
+    """
+
+    def command(self, url: str, name: str) -> tuple[str, ...]:
+        return ("-m", "bench.powercut", "--child", url, "--archive", self._disks[1].mount.as_uri(), "--name", name)
+
+    async def _check(self, copies: Sequence[Disk], name: str, here: dict[str, int]) -> None:
+        for copy in copies:
+            copy.attach()
+        url = self._again.start([copy.mount for copy in copies])
+        journal = open_journal(url, housekeeping=None, archive=copies[1].mount.as_uri())
+        archive: Any = journal._housekeeper._archive
+        try:
+            await journal._worker.do(archive._packs.give_up_stale, -3600.0)  # whoever was writing is dead
+            await journal.forget(thread="no such thread")  # which cleans, as the next process would
+            for run_id, last in self.acknowledged.items():
+                records = await journal.read_whole([run_id])
+                if last > 0 and len(records) != last:
+                    self.tally.lost += last - len(records)
+                    self.tally.complain(f"{run_id} has {len(records)} records, {last} were archived")
+                elif last < 0 and len(records) not in (0, 3):
+                    self.tally.complain(f"{run_id} was being forgotten, and has {len(records)} records")
+                elif not last and (records or await journal.runs(run_id=run_id)):
+                    self.tally.complain(f"{run_id} was forgotten, and is there")
+            for row in await journal.runs():
+                if not await journal.read_whole([row.run_id]):
+                    self.tally.complain(f"{row.run_id} is listed, and has no records")
+            places = await archive._packs.places([row.run_id for row in await journal.runs()])
+            files = [file for file in copies[1].mount.rglob("*") if file.suffix in (".pack", ".part")]
+            known = {place.pack for place in places}
+            if {file.stem for file in files} != known:
+                self.tally.complain(f"{len(files)} objects, and {len(known)} in the index")
+            for file in files:
+                spans = sum(place.size for place in places if place.pack == file.stem)
+                if file.stat().st_size != spans + HEAD_BYTES:
+                    self.tally.complain(f"{file.name} has something that the index does not know of")
+        except CallstreamError as error:
+            self.tally.complain(f"{name}: {type(error).__name__}: {error}")
+        finally:
+            await journal.aclose()
+
+
+async def archive_and_forget(url: str, address: str, name: str) -> None:
+    """The child: writes runs, archives them, forgets some, until it is killed."""
+    journal = open_journal(url, housekeeping=None, archive=address)
+    for number in count():
+        runs = {f"{name}.{number}.{user}": f"user {number % 3} {user}" for user in range(4)}
+        for run_id, user in runs.items():
+            await journal.append(run_id, [RunStarted(f"thread {run_id}", user), TextAppended("m", "text"), DONE])
+        await journal.archive()
+        for run_id in runs:
+            os.write(1, f"{run_id} 3\n".encode())
+        gone = f"user {number % 3} 1"
+        before = [row.run_id for row in await journal.runs(principal=gone)]
+        for run_id in before:
+            os.write(1, f"{run_id} -1\n".encode())
+        await journal.forget(principal=gone)
+        for run_id in before:
+            os.write(1, f"{run_id} 0\n".encode())
+
+
 SETTINGS: dict[str, tuple[str, Any]] = {
     "sqlite": ("SQLite, durability=power", lambda: Sqlite("power")),
     "postgres": ("PostgreSQL", Postgres),
     "nats": ("PostgreSQL and NATS, three servers, sync_interval: always", PostgresAndNats),
+    "archive": ("an archive beside SQLite, durability=process", lambda: Sqlite("process", disks=2)),
     "control": ("SQLite, durability=process (not called durable)", lambda: Sqlite("process")),
 }
 
@@ -308,7 +382,8 @@ def cut_all(name: str, cuts: int, seed: int) -> Tally:
     title, make = SETTINGS[name]
     print(f"{title}:", flush=True)
     with tempfile.TemporaryDirectory(prefix="cs-cut-", ignore_cleanup_errors=True) as folder:
-        machine = Machine(Path(folder), make(), make(), random.Random(seed))
+        kind = ArchiveMachine if name == "archive" else Machine
+        machine = kind(Path(folder), make(), make(), random.Random(seed))
         try:
             machine.begin()
             for number in range(cuts):
@@ -326,7 +401,12 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=20, help="for each setting")
     parser.add_argument("--only", choices=list(SETTINGS))
     parser.add_argument("--seed", type=int, default=1)
+    for hidden in ("--child", "--archive", "--name"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.child:
+        asyncio.run(archive_and_forget(options.child, options.archive, options.name))
+        return 0
     if os.geteuid() != 0:
         parser.error("mounting disks takes root")
     table = Table("Power cuts", ["journal", "cuts", "records acknowledged", "lost", "wrong"])

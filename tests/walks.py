@@ -1,7 +1,7 @@
 """The paths that data takes through the package, traced in the running program: ``python -m tests.walks``.
 
 A walk is the functions that were called while one thing happened: a chunk of the provider reached an AG-UI client, a
-hook got its delta, a client's answer reached the model, ``callstream serve`` came up. docs/flows.md describes these paths,
+hook got its delta, a client's answer reached the model, an old run was archived, ``callstream serve`` came up. docs/flows.md describes these paths,
 and ``tests/test_flows.py`` compares the two. ``--steps`` prints the functions, ``--json`` every single call of them.
 """
 
@@ -26,6 +26,8 @@ import httpx
 
 import callstream
 from callstream import Callstream, FieldDelta, tool
+from callstream.events import RunEnded, RunStarted
+from callstream.journal import Housekeeping, open_journal
 from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.server.serving import Server, run_input, served, tool_message
 
@@ -198,6 +200,23 @@ agent = LlmAgent(name="writer", model="gemini-3-flash-preview")
 """
 
 
+async def walk_of_an_old_run(journal: str) -> Walk:
+    """From the moment when a run may leave the journal until it is forgotten."""
+    with tempfile.TemporaryDirectory() as folder, tracing() as walk:
+        duties = Housekeeping(sweep_every=None, compact_after=None, archive_after=0.01)
+        opened = open_journal(journal, archive=Path(folder).as_uri(), housekeeping=duties)
+        with walk:
+            for run_id in ("old", "other"):
+                await opened.append(run_id, [RunStarted(run_id, f"user of {run_id}"), RunEnded("finished")])
+                await opened.compact(run_id)
+            while not (await opened.stats())["archive"]["runs"]:  # noqa: ASYNC110  # what happens in a database sets no event
+                await asyncio.sleep(0.01)
+            assert len(await opened.read_whole(["old"])) == 2
+            await opened.forget(principal="user of old")
+        await opened.aclose()
+    return walk
+
+
 async def walk_of_serving(journal: str) -> Walk:
     """From the command ``callstream serve`` to the first answer, and from SIGTERM to the end."""
     from callstream.cli import program
@@ -226,6 +245,7 @@ WALKS = {
     "A chunk of the provider reaches a client": walk_of_a_chunk,
     "A hook gets its delta": walk_of_a_hook,
     "A client's answer reaches the model": walk_of_an_answer,
+    "A run that ended long ago": walk_of_an_old_run,
     "A server starts and ends": walk_of_serving,
 }
 
