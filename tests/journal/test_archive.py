@@ -292,6 +292,19 @@ async def test_readers_find_runs_that_are_written_anew_meanwhile(place: Place, f
     assert await fold(with_objects(journal, Late(str(folder))), "s") == expected
 
 
+async def test_an_object_that_is_not_deleted_is_an_error(place: Place, folder: Path) -> None:
+    class Sticky(Folder):
+        async def delete(self, name: str) -> None: ...
+
+    journal = with_objects(place.journal(archive=folder.as_uri()), Sticky(str(folder)))
+    await write(journal, "r", who="alice")
+    await journal.archive()
+    with pytest.raises(JournalError, match="still has pack"):
+        await journal.forget(principal="alice")
+    assert await with_objects(journal, Folder(str(folder))).forget(principal="alice") == 0
+    assert packs(folder) == []
+
+
 async def test_an_object_that_is_lost_or_damaged_is_an_error(journal: Journal, folder: Path) -> None:
     await write(journal, "r")
     await write(journal, "s", who="bob")

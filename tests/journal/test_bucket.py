@@ -68,6 +68,18 @@ async def test_a_bucket_that_is_away_or_refuses_is_said(bucket: FakeBucket, tmp_
         assert await journal.archive() == 2
 
 
+async def test_an_object_that_is_lost_is_said(bucket: FakeBucket, tmp_path: Path) -> None:
+    async with opened(sqlite_url(tmp_path / "j.db"), archive=address(bucket)) as journal:
+        await journal.append("r", [RunStarted("t", "bob"), DONE])
+        await journal.archive()
+        bucket.objects.clear()
+        with pytest.raises(
+            JournalError, match="the index says that a run is where it is not: the bucket 'agents' has no"
+        ):
+            await journal.read_whole(["r"])
+        assert await journal.forget(principal="bob") == 1
+
+
 async def test_housekeeping_goes_on_when_the_bucket_is_away(
     bucket: FakeBucket,
 ) -> None:

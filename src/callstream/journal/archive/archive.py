@@ -67,7 +67,7 @@ class Archive:
         count = 0
         while True:
             due = await self._packs.due(age if age > 0 else -_CLOCKS, _LOOKED_AT)
-            is_due = any(run.ended_ago >= age * (1 + _SLACK) for run in due)
+            is_due = age <= 0 or any(run.ended_ago >= age * (1 + _SLACK) for run in due)
             if not due or (waits and len(due) < PACK_RUNS and not is_due):
                 return count
             before = count
@@ -83,8 +83,16 @@ class Archive:
         for name in await self._packs.listed("dirty"):
             await self._write_anew(name)
         for name in await self._packs.listed("gone"):
-            await self._objects.delete(name)
+            await self._erase(name)
+
+    async def _erase(self, name: str) -> None:
+        await self._objects.delete(name)
+        try:
+            await self._objects.get_spans(name, [(0, 1)])
+        except ObjectMissing:
             await self._packs.drop(name)
+        else:
+            raise JournalError(f"{self.where} still has pack {name} after it was deleted")
 
     async def _made(self, due: Sequence[Due]) -> AsyncIterator[Pack]:
         waiting: list[tuple[int, str, bytes]] = []
@@ -111,8 +119,7 @@ class Archive:
             return True
         # Somebody has forgotten a run of it meanwhile; the others are taken in the next time.
         await self._packs.give_up(pack.name)
-        await self._objects.delete(pack.name)
-        await self._packs.drop(pack.name)
+        await self._erase(pack.name)
         return False
 
     async def _write_anew(self, name: str) -> None:

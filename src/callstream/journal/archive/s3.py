@@ -21,6 +21,7 @@ from callstream.errors import JournalError, UsageError
 from callstream.journal.archive.objects import ArchiveAway, ObjectMissing
 
 _OPTIONS = ("endpoint", "region")
+_MISSING = (NotFoundError, FileNotFoundError)  # obstore raises Python's own
 
 
 class Bucket:
@@ -30,6 +31,7 @@ class Bucket:
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise UsageError(f"an archive in a bucket knows the options endpoint and region, got {', '.join(unknown)}")
         self.where = f"the bucket {bucket!r}"
+        self._prefix = f"{prefix}/" if prefix else ""  # not obstore's own, which 0.9 leaves out where it deletes
         config: Any = dict(options)
         client: Any = {"timeout": "60s", "connect_timeout": "5s"}
         if options.get("endpoint", "").startswith("http:"):
@@ -37,7 +39,6 @@ class Bucket:
         try:
             self._store = S3Store(
                 bucket,
-                prefix=prefix or None,
                 client_options=client,
                 retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=10)},
                 **config,
@@ -47,31 +48,34 @@ class Bucket:
 
     async def put(self, name: str, data: bytes) -> None:
         with self._failure():
-            await obstore.put_async(self._store, _key(name), data, use_multipart=False)
+            await obstore.put_async(self._store, self._key(name), data, use_multipart=False)
 
     async def get(self, name: str) -> bytes:
         with self._failure():
-            found = await obstore.get_async(self._store, _key(name))
+            found = await obstore.get_async(self._store, self._key(name))
             return bytes(await found.bytes_async())
 
     async def get_spans(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         with self._failure():
             starts, lengths = [start for start, _ in spans], [size for _, size in spans]
-            found = await obstore.get_ranges_async(self._store, _key(name), starts=starts, lengths=lengths)
+            found = await obstore.get_ranges_async(self._store, self._key(name), starts=starts, lengths=lengths)
             return [bytes(part) for part in found]
 
     async def delete(self, name: str) -> None:
         with self._failure():
             try:
-                await obstore.delete_async(self._store, _key(name))
-            except NotFoundError:
+                await obstore.delete_async(self._store, self._key(name))
+            except _MISSING:
                 pass
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}{name[:2]}/{name}.pack"
 
     @contextmanager
     def _failure(self) -> Iterator[None]:
         try:
             yield
-        except NotFoundError as error:
+        except _MISSING as error:
             raise ObjectMissing(f"{self.where} has no such object: {_line(error)}") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise JournalError(f"{self.where} refuses this process: {_line(error)}") from error
@@ -81,10 +85,6 @@ class Bucket:
             raise JournalError(f"{self.where} could not be used: {_line(error)}") from error
 
 
-def _key(name: str) -> str:
-    return f"{name[:2]}/{name}.pack"
-
-
-def _line(error: BaseError) -> str:
+def _line(error: Exception) -> str:
     """What it says, without the pages that follow."""
     return str(error).strip().partition("\n")[0]
