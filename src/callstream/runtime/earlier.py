@@ -125,16 +125,13 @@ class EarlierCalls:
             question = Question("confirmation", QUESTION, metadata={ASKED_AS: replay.asked[call_id]})
             await run.record([CallAwaiting(call_id, question, is_paused=True)])
         asked = Asked(replay.asked[call_id], run.thread_id, run.principal)
-        about = {"tool": call.name, "arguments": call.args, "why": QUESTION}
-        await self._questions.ask(asked, about, Question("confirmation", QUESTION, about=call_id))
-        names = {"threadId": asked.thread_id, "toolCallId": asked.question_id, "message": QUESTION}
-        await run.record([CallProgressed(call_id, {"asks": names})])
-        logger.warning("run %s: tool %s was interrupted; a person is asked about it", run.run_id, call.name)
-        waiting = asyncio.ensure_future(self._questions.answer(asked))
-        undo = run.on_stop(lambda reason: waiting.cancel())
+        deciding = asyncio.ensure_future(self._decision(call, asked))
+        undo = run.on_stop(lambda reason: deciding.cancel())
+        if run.is_ending:  # since it was last written to
+            deciding.cancel()
         try:
-            decision = Decision.of(await waiting)
-        except asyncio.CancelledError:
+            decision = await deciding
+        except (asyncio.CancelledError, RunOver):
             if not run.is_elsewhere:
                 await self._questions.withdraw(asked, run.call(call_id), INTERRUPTED)
             if is_being_cancelled():
@@ -149,6 +146,15 @@ class EarlierCalls:
             await run.complete(call_id, payload["result"])
         else:
             await run.fail(call_id, REFUSED)
+
+    async def _decision(self, call: Call, asked: Asked) -> Decision:
+        run = self._run
+        about = {"tool": call.name, "arguments": call.args, "why": QUESTION}
+        await self._questions.ask(asked, about, Question("confirmation", QUESTION, about=call.call_id))
+        names = {"threadId": asked.thread_id, "toolCallId": asked.question_id, "message": QUESTION}
+        await run.record([CallProgressed(call.call_id, {"asks": names})])
+        logger.warning("run %s: tool %s was interrupted; a person is asked about it", run.run_id, call.name)
+        return Decision.of(await self._questions.answer(asked))
 
 
 def outcome_of(call: Call) -> Any:

@@ -70,11 +70,14 @@ class Questions:
         run = await self._start(RunStarted(asked.thread_id, asked.principal))
         try:
             over = "the call is over; nobody waits for the answer any more"
-            await run.answer(asked.question_id, None, error=over)
+            answers: list[tuple[str | Call, str]] = [(asked.question_id, over)]
             if paused is not None:
-                await run.answer(paused, None, error=error)
-        except CallstreamError:
-            pass  # it was answered at that moment
+                answers.append((paused, error))
+            for named, why in answers:
+                try:
+                    await run.answer(named, None, error=why)
+                except CallstreamError:
+                    pass  # it was answered at that moment, or never asked
         finally:
             await run.end(None)
 
