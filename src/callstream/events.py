@@ -291,12 +291,17 @@ class RequestKept(Event, frozen=True):
 
 
 class ResponseKept(Event, frozen=True):
-    """A response as the SDK got it, with the digest of its request. ``body``: zlib, base64."""
+    """A response as the SDK got it, with the digest of its request. ``body``: zlib, base64.
+
+    ``checkpoint``: there is more of it, which a request with this token asks for. ``body`` is then what has come from the
+    provider since the checkpoint before.
+    """
 
     request: str
     status: int
     headers: dict[str, str]
     body: str
+    checkpoint: str | None = None
 
 
 Kept: TypeAlias = RequestKept | ResponseKept

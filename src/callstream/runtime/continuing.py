@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -84,12 +85,24 @@ def unpack(text: str) -> bytes:
 class KeptBody:
     """The body of one response as it goes to the SDK, until the response is over. It is compressed as it comes.
 
-    ``is_nameless``: the provider keeps it as well, and has not named it yet.
+    ``is_nameless``: the provider keeps it as well, and has not named it yet. ``checkpoint`` matches a place in it, if it
+    may have such, from which on the provider can be asked for the rest.
     """
 
-    def __init__(self, request: str, status: int, headers: Any, *, is_nameless: bool = False) -> None:
+    def __init__(
+        self,
+        request: str,
+        status: int,
+        headers: Any,
+        *,
+        is_nameless: bool = False,
+        checkpoint: re.Pattern[bytes] | None = None,
+    ) -> None:
         self._request = request
         self._is_nameless = is_nameless
+        self._checkpoint = checkpoint
+        self._since = bytearray()  # what came since the last checkpoint
+        self._token: str | None = None
         self._status = status
         self._headers = {name: headers[name] for name in _HEADERS if name in headers}
         self._compressor = zlib.compressobj(_LEVEL)
@@ -105,17 +118,50 @@ class KeptBody:
         self._is_nameless = False
         return [RequestKept(self._request, answer_id=answer_id)]
 
+    def read(self, data: bytes) -> None:
+        """These bytes have come from the provider."""
+        if self._checkpoint is not None:
+            self._since += data
+
+    def checked(self, token: str | None) -> list[ResponseKept]:
+        """What is recorded of a new checkpoint, whose token is the last that was read."""
+        if token == self._token or self._checkpoint is None:
+            return []
+        self._token = token
+        end = max((found.end() for found in self._checkpoint.finditer(self._since)), default=0)
+        body = pack(bytes(self._since[:end]))
+        del self._since[:end]
+        return [ResponseKept(self._request, self._status, self._headers, body, token)] if end else []
+
     def event(self) -> ResponseKept:
         """What came until now. More may follow."""
         body = b"".join([*self._parts, self._compressor.copy().flush()])
         return ResponseKept(self._request, self._status, self._headers, base64.b64encode(body).decode())
 
 
+class Half(msgspec.Struct, frozen=True):
+    """A response that was cut, and whose provider can be asked for the rest.
+
+    ``answer_id``: under which the provider keeps it. ``checkpoint``: what a request brings that asks for what follows the
+    ``body``.
+    """
+
+    answer_id: str | None = None
+    checkpoint: str | None = None
+    body: bytes = b""
+
+    @classmethod
+    def of(cls, answer_id: str | None, parts: Sequence[ResponseKept]) -> Half:
+        """``parts``: what was kept at its checkpoints."""
+        token = parts[-1].checkpoint if parts else None
+        return cls(answer_id, token, b"".join(unpack(part.body) for part in parts))
+
+
 class Coming(msgspec.Struct, frozen=True):
-    """A response that is to come. ``answer_id``: its provider's, if an earlier attempt has read the beginning of it."""
+    """A response that is to come. ``half``: of which an earlier attempt has read the beginning."""
 
     response_id: str
-    answer_id: str | None = None
+    half: Half | None = None
 
 
 class KeptTurn(msgspec.Struct, frozen=True):
@@ -157,6 +203,7 @@ class Replay:
         calls: dict[str | None, list[str]] = {}
         self._messages: dict[str | None, list[str]] = {}
         named: dict[str, str] = {}
+        checked: dict[str, list[ResponseKept]] = {}
         again: dict[_Asked, list[tuple[int, str]]] = {}  # the responses to equal requests, with their attempts
         for record in records:
             event, response_id = record.event, record.response_id
@@ -168,9 +215,12 @@ class Replay:
                     equal = again.setdefault((record.author, event.request), [])
                     # One that an earlier attempt asked for, and that was cut, is asked for again by this.
                     cut_before = [each for each in equal if each[0] < self.attempt and each[1] not in kept]
-                    if cut_before:
-                        equal.remove(cut_before[0])
-                    equal.append((self.attempt, response_id))
+                    again[record.author, event.request] = [
+                        *(each for each in equal if each not in cut_before[:1]),
+                        (self.attempt, response_id),
+                    ]
+                case ResponseKept(checkpoint=str()) if response_id is not None:
+                    checked.setdefault(response_id, []).append(event)
                 case ResponseKept() if response_id is not None:
                     kept[response_id] = event
                 case CallStarted():
@@ -205,12 +255,16 @@ class Replay:
             if response_id in kept and not self._is_dropped(response_id)
         ]
         cut = [response_id for response_id in asked if response_id not in kept]
-        self._cut: dict[_Asked, list[str | None]] = {
-            (asked[response_id][1], asked[response_id][0].request): [] for response_id in cut
+        requests = {(asked[response_id][1], asked[response_id][0].request) for response_id in cut}
+        self._cut = {
+            request: [
+                Half.of(named.get(response_id), checked.get(response_id, ()))
+                for _, response_id in again[request]
+                if response_id not in kept
+            ]
+            for request in requests
         }
-        """Requests whose responses were cut, and the ids of these responses at their provider, in order."""
-        for request, ids in self._cut.items():
-            ids += [named.get(response_id) for _, response_id in again[request] if response_id not in kept]
+        """Requests whose responses were cut, and what there is of each, in order."""
         self.void = tuple(
             message_id
             for response_id in cut
@@ -293,8 +347,8 @@ class Replay:
         self.dropped = tuple(message_id for turn in left for message_id in self._messages.get(turn.response_id, ()))
         return None
 
-    def cut_answer(self, digest: Digest, author: str | None) -> str | None:
-        """The provider's id of the response to that request that was cut, if it is known. Each is given once."""
+    def cut_answer(self, digest: Digest, author: str | None) -> Half | None:
+        """What there is of a response to that request that was cut. Each is given once."""
         left = self._cut.get((author, digest.whole))
         return left.pop(0) if left else None
 

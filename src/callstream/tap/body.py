@@ -289,7 +289,10 @@ class TappedBody:
     def _next(self) -> Read | None:
         """What the next bytes say; None if there are none now."""
         if self._unread:
-            return self._collapser.feed(self._pop_unread())
+            data = self._pop_unread()
+            if self._kept is not None:
+                self._kept.read(data)
+            return self._collapser.feed(data)
         if not self._has_ended:
             return None
         if self._source_error is not None:
@@ -327,7 +330,9 @@ class TappedBody:
         ends = any(isinstance(event, ResponseEnded) and event.finish_reason is not None for event in read.events)
         follows = bool(read.outputs) and self._is_kept  # some wires have something to say after the end
         self._is_kept |= ends
-        events = [*named, *read.events] if (named := kept.named(self._response.decoder.answer_id)) else read.events
+        decoder = self._response.decoder
+        more: list[Kept] = [*kept.named(decoder.answer_id), *kept.checked(decoder.checkpoint)]
+        events: Sequence[WireEvent | Kept] = [*more, *read.events] if more else read.events
         return [*events, kept.event()] if ends or follows else events
 
     def _recorded(self, read: Read, error: Exception | None) -> None:

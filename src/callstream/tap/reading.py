@@ -90,8 +90,16 @@ class Exchange(NamedTuple):
     @property
     def kept_at(self) -> str | None:
         """Where the provider has the answer, of which an earlier attempt of the run has read the beginning."""
-        named = None if self.coming is None else self.coming.answer_id
-        return None if named is None else self.provider.kept_at(self.asked, named)
+        half = None if self.coming is None else self.coming.half
+        return None if half is None or half.answer_id is None else self.provider.kept_at(self.asked, half.answer_id)
+
+    @property
+    def rest(self) -> tuple[bytes, Request] | None:
+        """The beginning of the answer, as an earlier attempt has read it, and the request for what follows."""
+        half = None if self.coming is None else self.coming.half
+        if half is None or half.checkpoint is None:
+            return None
+        return half.body, self.provider.from_checkpoint(self.asked, half.checkpoint)
 
 
 class Tapping:
@@ -287,7 +295,14 @@ class Reading:
         """The answer is kept under that id, as the SDK gets it."""
         self._response.response_id = response_id
         is_kept_there = self.provider.kept_at(self.asked, "") is not None
-        self._kept = KeptBody(self.asked.digest.whole, answer.status_code, answer.headers, is_nameless=is_kept_there)
+        is_events = answer.headers.get("content-type", "").startswith("text/event-stream")
+        self._kept = KeptBody(
+            self.asked.digest.whole,
+            answer.status_code,
+            answer.headers,
+            is_nameless=is_kept_there,
+            checkpoint=self.provider.checkpoint if is_events else None,
+        )
 
     def _is_invented(self, name: str) -> bool:
         return bool(self._offered) and name not in self._offered

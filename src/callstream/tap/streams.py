@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
@@ -74,6 +74,23 @@ class BegunBody:
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class RestBody:
+    """A body of which the beginning is there."""
+
+    def __init__(self, beginning: bytes, rest: Any, close: Callable[[], Awaitable[None]]) -> None:
+        self._beginning = beginning
+        self._rest = rest
+        self._close = close
+
+    async def chunks(self, reader: object) -> AsyncIterator[bytes]:
+        yield self._beginning
+        async for data in self._rest:
+            yield data
+
+    async def aclose(self) -> None:
+        await self._close()
 
 
 def stream_of(library: ModuleType, body: Body) -> Any:

@@ -30,7 +30,7 @@ from callstream.tap.place import Place
 from callstream.tap.pools import Pools, library_of, load_core
 from callstream.tap.reading import Exchange, Reading, Tapping, TapSettings, tell, untold_refusals
 from callstream.tap.silence import Patience
-from callstream.tap.streams import BegunBody, UntouchedBody, WholeBody, stream_of
+from callstream.tap.streams import BegunBody, RestBody, UntouchedBody, WholeBody, stream_of
 from callstream.tap.threaded import ThreadedTransport
 from callstream.wire import provider_at, provider_of
 from callstream.wire.provider import Provider
@@ -293,6 +293,16 @@ class TapTransport:
                 return answer
             logger.warning("%s has no answer any more (%s): the model is asked again", path, answer.status_code)
             await answer.stream.aclose()
+        if exchange.rest is not None:
+            beginning, asked = exchange.rest
+            answer = await self._send(errand.send, request, exchange._replace(asked=asked), errand.place)
+            codings = codings_in(answer.headers.get("content-encoding", ""))
+            if answer.status_code == _OK and can_decode(library_of(request), codings):
+                source = decoded(answer, answer.stream) if codings else answer.stream
+                body = RestBody(beginning, source, answer.stream.aclose)
+                return _answered(request, answer, body, is_decoded=bool(codings))
+            logger.warning("the rest of an answer cannot be had (%s): the model is asked again", answer.status_code)
+            await answer.stream.aclose()
         return await self._send(errand.send, request, exchange, errand.place)
 
     async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
@@ -402,7 +412,7 @@ async def _send_traced(inner: Any, request: Any) -> Any:
 
 
 def _answered(
-    request: Any, answer: Any, body: TappedBody | AskingBody | WholeBody | BegunBody, *, is_decoded: bool
+    request: Any, answer: Any, body: TappedBody | AskingBody | WholeBody | BegunBody | RestBody, *, is_decoded: bool
 ) -> Any:
     """The answer with another body."""
     library = library_of(request)

@@ -88,6 +88,11 @@ class Decoder(ABC, Generic[Chunk]):
         return self._transcript.response_message_id
 
     @property
+    def checkpoint(self) -> str | None:
+        """What a request brings that asks for all that follows the last frame in which there was such a token."""
+        return None
+
+    @property
     def continuation(self) -> str | None:
         """What a request brings that asks for the rest of this response; None if it has ended, or ends with its body."""
         return None

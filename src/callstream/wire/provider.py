@@ -43,6 +43,8 @@ class Provider(ABC):
     raises, the class (``module.Name``) of the errors that it raises as they are. ``pieces_field``: how an error names what
     ``ask_for_pieces`` adds. ``stream_types``: the content types of streamed answers. ``joint``: what makes one
     streamed answer of two. ``goes_on``: the finish reasons after which the SDK by itself asks for the rest of the answer.
+    ``checkpoint`` matches, to the end of its frame, a token with which the rest of a stream is asked for
+    (``Decoder.checkpoint``).
     """
 
     wire: ClassVar[str]
@@ -56,6 +58,7 @@ class Provider(ABC):
     stream_types: ClassVar[tuple[str, ...]] = ("text/event-stream",)
     joint: ClassVar[type[Joint] | None] = None
     goes_on: ClassVar[tuple[str, ...]] = ()
+    checkpoint: ClassVar[re.Pattern[bytes] | None] = None
 
     # -- requests --
 
@@ -92,6 +95,10 @@ class Provider(ABC):
     def is_stored(self, request: Request) -> bool:
         """Whether the server keeps the answer itself and will build on what it keeps, not on what it is sent."""
         return False
+
+    def from_checkpoint(self, request: Request, token: str) -> Request:
+        """The request for what follows a checkpoint in its answer."""
+        return request
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
         """Where the provider has the streamed answer to the request when its connection is gone (``GET``, ``stream=true``).

@@ -397,6 +397,7 @@ def unsigned(contents: Sequence[Said]) -> Iterator[tuple[int, bool]]:
 
 class Gemini(Provider):
     wire = "gemini"
+    checkpoint = re.compile(rb'"continuation(?:T|_t)oken".*?\r?\n\r?\n', re.DOTALL)
     path = re.compile(r":(?:streamGenerateContent|generateContent)$")
     decoder = GeminiDecoder
     collapser = GeminiCollapser
@@ -431,6 +432,9 @@ class Gemini(Provider):
         """None of them where the model may use a computer: those functions are declared nowhere."""
         uses_computer = any(name in tool for tool in objects_in(request.fields.get("tools")) for name in _COMPUTER_USE)
         return () if uses_computer else tuple(self.declared_tools(request))
+
+    def from_checkpoint(self, request: Request, token: str) -> Request:
+        return Request(request.path, msgspec.json.encode({**request.fields, _CONTINUATION[0]: token}))
 
     def continued(self, request: Request) -> str | None:
         found = [request.fields.get(name) for name in _CONTINUATION]

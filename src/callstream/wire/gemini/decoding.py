@@ -122,6 +122,7 @@ class BareCandidate(Bare):
     content: BareContent
     index: int | None = None
     finish_reason: ClassVar[None] = None
+    continuation_token: ClassVar[None] = None
 
 
 class BareResponse(Bare):
@@ -183,12 +184,17 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         self._last: dict[int, WireCall] = {}  # by candidate
         self._finish_reason: str | None = None
         self._token: str | None = None
+        self._checkpoint: str | None = None
         self._usage: dict[str, Any] | None = None
         self._earlier_usage: dict[str, Any] | None = None  # of the bodies before this one
 
     @property
     def continuation(self) -> str | None:
         return None if self._token is None else plain_token(self._token)
+
+    @property
+    def checkpoint(self) -> str | None:
+        return self._checkpoint
 
     def resume(self) -> None:
         super().resume()
@@ -214,6 +220,8 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         for candidate in chunk.candidates or ():
             for part in (candidate.content and candidate.content.parts) or ():
                 self._part(part, candidate.index or 0)
+            if candidate.continuation_token and not candidate.finish_reason and not candidate.index:
+                self._checkpoint = candidate.continuation_token
             if candidate.finish_reason and candidate.finish_reason != NO_FINISH and not chunk.error:
                 self._token = candidate.continuation_token if candidate.finish_reason == CONTINUES else None
                 self._finish(candidate.finish_reason, candidate.index or 0)
