@@ -59,7 +59,7 @@ def test_it_tells_versions_and_extras(run: Run) -> None:
     assert code == 0
     assert found["packages"]["google-adk"] == metadata.version("google-adk")  # type: ignore[index]
     assert found["packages"]["litellm"] is None  # type: ignore[index]
-    extras = ("adk", "server", "postgres", "nats", "archive", "sessions", "cli", "telemetry", "guards")
+    extras = ("adk", "server", "postgres", "nats", "archive", "sessions", "cli", "telemetry", "guards", "cedar")
     assert found["extras"] == dict.fromkeys(extras, True)
     assert (found["models"], found["journal"], found["problems"]) == (None, None, [])
     text = run("doctor").out

@@ -72,11 +72,14 @@ def test_no_key_is_logged(tmp_path: Path, log_format: str) -> None:
     assert "plugh" not in logged
 
 
-def test_guards_are_rules_in_a_file_and_functions(tmp_path: Path) -> None:
+def test_guards_are_rules_and_policies_in_files_and_functions(tmp_path: Path) -> None:
+    policies = "permit (principal, action, resource) unless { context.args has loud };"
+    (tmp_path / "policies.cedar").write_text(policies, encoding="utf-8")
     (tmp_path / "rules.yaml").write_text("rules: [{name: keys, pattern: sk-, message: No keys.}]", encoding="utf-8")
     guard = "from callstream.guards import deny\n\ndef small(call):\n    return deny('Too long.') if 'long' in call.args else None\n"
     (tmp_path / "guarding.py").write_text(guard, encoding="utf-8")
     scripts = [[ToolCall("write", {"a": "sk-1"}), Finish()], [ToolCall("write", {"long": 1}), Finish()]]
+    scripts.append([ToolCall("write", {"loud": 1}), Finish()])
     with ScriptedProvider("anthropic", scripts) as provider:
         arguments = (
             "--upstream",
@@ -85,14 +88,17 @@ def test_guards_are_rules_in_a_file_and_functions(tmp_path: Path) -> None:
             "rules.yaml",
             "--guard",
             "guarding:small",
+            "--guard",
+            "policies.cedar",
         )
         with serving("gateway", "--port", "0", *arguments, cwd=tmp_path) as server:
             said = []
-            for text in ("Hi", "Ho"):
+            for text in ("Hi", "Ho", "Hey"):
                 body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
                 answer = httpx.post(f"{server.url}/anthropic/v1/messages", json=body)
                 said.append([block.get("text") for block in answer.json()["content"]])
-    assert said == [["write was refused: No keys."], ["write was refused: Too long."]]
+    reasons = ("No keys.", "Too long.", "no policy permits this call")
+    assert said == [[f"write was refused: {reason}"] for reason in reasons]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +109,7 @@ def test_guards_are_rules_in_a_file_and_functions(tmp_path: Path) -> None:
         (("--upstream", "vllm"), "expected --upstream NAME=URL"),
         (("--upstream", "vllm=ftp://x"), "expected an upstream such as vllm="),
         (("--guard", "rules.yaml"), "could not read the rules in rules.yaml"),
+        (("--guard", "none.cedar"), "could not read Cedar policies"),
         (("--guard", "json:decoder"), "which cannot be called"),
     ],
 )

@@ -15,7 +15,8 @@ from google.genai.types import FinishReason
 
 from callstream.calls import CallState
 from callstream.gateway import GatewaySettings
-from callstream.guards import Rule, Rules, ask
+from callstream.guards import Guard, Rule, Rules, ask
+from callstream.guards.cedar import CedarPolicies
 from callstream.testing import Delay, Finish, Parallel, Text, ToolCall, Truncated
 from tests.gateway.gates import NAMES, Gate, awaiting, gate
 from tests.sdks import SDKS, Answer
@@ -23,6 +24,11 @@ from tests.server.serving import run_input, tool_message
 
 WIRES = tuple(NAMES)
 RULES = Rules([Rule(name="keys", tool="write", pattern="sk-[a-z]+", message="Do not write keys.")])
+CEDAR = CedarPolicies(
+    "permit (principal, action, resource);"
+    '@message("Do not write keys.") forbid (principal, action, resource == Tool::"write")'
+    'when { context.args.content like "*sk-*" };'
+)
 ENDED: dict[str, Any] = {
     "anthropic": "end_turn",
     "openai_chat": "stop",
@@ -62,10 +68,11 @@ def calls_of(answer: Answer) -> list[tuple[str, Any]]:
     return [(name, args) for _, name, args in answer.calls]
 
 
+@pytest.mark.parametrize("guard", [RULES, CEDAR], ids=["rules", "cedar"])
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_refused_call_is_a_sentence_in_its_place(wire: str, stream: bool) -> None:
-    async with gate(wire, [[Text("I write."), BAD, Finish()]], guards=[RULES]) as gateway:
+async def test_a_refused_call_is_a_sentence_in_its_place(wire: str, stream: bool, guard: Guard) -> None:
+    async with gate(wire, [[Text("I write."), BAD, Finish()]], guards=[guard]) as gateway:
         answer = await answer_of(gateway, stream=stream)
         assert (calls_of(answer), "I write." in answer.text, REFUSED in answer.text) == ([], True, True)
         assert answer.finish == ENDED[wire]

@@ -24,6 +24,7 @@ _EXTRAS = {
     "sessions": ("sqlalchemy",),
     "telemetry": ("opentelemetry-api",),
     "guards": ("pyyaml", "regex"),
+    "cedar": ("cedarpy",),
 }
 _OTHERS = ("msgspec", "httpx2", "anthropic", "openai", "boto3", "cohere", "ollama", "litellm")
 

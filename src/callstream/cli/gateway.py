@@ -13,6 +13,7 @@ from callstream.cli.place import DEFAULT_FILE, archive_address, hide_password, j
 from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
 from callstream.cli.target import load_target
 from callstream.guards import Guard, Rules
+from callstream.guards.cedar import CedarPolicies
 
 _KEY = "CALLSTREAM_GATEWAY_KEY"
 
@@ -56,7 +57,8 @@ def add_to(commands: Commands) -> None:
         "--guard",
         action="append",
         metavar="RULES",
-        help="judge calls while they are written: a file of rules (.yaml, .json), or module:function; may be repeated",
+        help="judge calls while they are written: a file of rules (.yaml, .json) or of Cedar policies (.cedar), "
+        "or module:function; may be repeated",
     )
     parser.add_argument("--open", action="store_true", help="listen on other hosts without --auth")
     parser.add_argument(
@@ -118,9 +120,13 @@ def _cut_query(record: logging.LogRecord) -> bool:
 def _guard(text: str) -> Guard:
     if text.endswith((".yaml", ".yml", ".json")):
         return Rules.load(text)
+    if text.endswith(".cedar"):
+        return CedarPolicies.load(text)
     found = load_target(text).found
     if not callable(found):
-        raise misused(f"expected --guard module:function, or a file of rules, got {text!r}, which cannot be called")
+        raise misused(
+            f"expected --guard module:function, or a file of rules or policies, got {text!r}, which cannot be called"
+        )
     guard: Guard = found
     return guard
 
