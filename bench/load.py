@@ -42,7 +42,7 @@ _GOLDEN_RATIO = 0.618033988749895
 class Model:
     """Answers every request with one call, text or reasoning, which comes at that pace, for that many seconds.
 
-    ``mixed`` answers end; what has the result of a call is answered with a word.
+    ``mixed`` answers end; what has the result of a call is answered with a word. ``written``: how many deltas it wrote.
     """
 
     def __init__(self, pace: float, seconds: float, what: What = "arguments", maker: Maker = "gemini") -> None:
@@ -60,6 +60,7 @@ class Model:
         self._ends = NumberedFrames(_WIRES[maker], [Text("Done."), Finish()], "scripted")
         self._answers = 0
         self._writers: set[_Writer] = set()
+        self.written = 0
 
     @asynccontextmanager
     async def listen(self) -> AsyncIterator[str]:
@@ -129,7 +130,9 @@ class _Writer(asyncio.Protocol):
         if frame is None:
             self.transport.write(_LAST_CHUNK)
             return
-        frame = frame.replace(_STAMP, b"%020d" % time.monotonic_ns())
+        if _STAMP in frame:
+            frame = frame.replace(_STAMP, b"%020d" % time.monotonic_ns())
+            self._model.written += 1
         self.transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
         self._due += self._model.pause
         self._timer = self._loop.call_at(self._due, self._write)
@@ -206,6 +209,7 @@ class _Reader(asyncio.Protocol):
         self._clients = clients
         self._rest = b""
         self._has_heard = self._has_read = False
+        self._newest = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -228,8 +232,13 @@ class _Reader(asyncio.Protocol):
             if not self._has_read:
                 self._has_read = True
                 self._clients.hear(self, has_delta=True)
-            if now >= self._clients.since:
-                self._clients.found.add(now - int(stamp[0]))
+            written = int(stamp[0])
+            if (
+                written > self._newest
+            ):  # a server may repeat what it has sent, such as a message or call when it is whole
+                self._newest = written
+                if now >= self._clients.since:
+                    self._clients.found.add(now - written)
         self._rest = data[max(end, len(data) - 19) :]
         if self._has_read and data.endswith(_LAST_CHUNK):
             self._clients.ended(self)

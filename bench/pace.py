@@ -9,7 +9,7 @@ than nine tenths of the deltas in time falls behind.
 
 ``--what`` and ``--maker`` say what models write, and which class of google-adk's reads it; both may be repeated. ``mixed``
 is a load of runs that start, write seven parts of text and three of arguments, run their tool and end, and then the next
-one begins.
+one begins; there, what should have been delivered is what models wrote, which is less than streams times pace.
 
 The second table takes the way apart: reading with httpx alone and with the tap's own connections, then with the tap, then
 with a journal. The third is memory, and what clients cost that read a run in which nothing happens.
@@ -130,7 +130,8 @@ async def measure(
         with server(which.partition(",")[0], base_url, journal, load.maker, gather=gather) as (address, pid):
             clients = Clients(address, go_on=load.what == "mixed")
             count = database.cpu_seconds if database else lambda: 0.0
-            found = await use(clients, pid, streams, seconds, count=count)
+            written = (lambda: model.written) if load.what == "mixed" else None
+            found = await use(clients, pid, streams, seconds, count=count, written=written)
     if (found.early and load.what != "mixed") or not found.latencies.count:
         came = found.latencies.count
         raise RuntimeError(f"{which}: {found.early} of {streams} streams ended early, {came} deltas came")

@@ -24,6 +24,7 @@ class Usage(NamedTuple):
     """``cpu``: seconds of the server's process. ``driver``: the share of its core that model and clients used.
 
     ``other``: what ``count`` has counted meanwhile. ``early``: streams that ended before the measurement did.
+    ``written``: how many deltas models wrote, where that is not streams times pace.
     """
 
     latencies: Latencies
@@ -34,6 +35,7 @@ class Usage(NamedTuple):
     wire_bytes: int
     early: int
     other: float
+    written: int | None = None
 
     @property
     def share(self) -> float:
@@ -47,7 +49,7 @@ class Usage(NamedTuple):
 
     def arrived(self, streams: int, pace: float) -> float:
         """The share of the deltas that should have come."""
-        return self.latencies.count / (streams * pace * self.seconds)
+        return self.latencies.count / (streams * pace * self.seconds if self.written is None else self.written)
 
     def remark(self, streams: int, pace: float) -> str:
         """Why it says little about what a delta costs."""
@@ -69,6 +71,7 @@ async def use(
     *,
     waits: bool = True,
     count: Callable[[], float] = lambda: 0.0,
+    written: Callable[[], int] | None = None,
 ) -> Usage:
     """Starts streams one after another, and measures when all go on. ``waits``: until each has brought a delta."""
     await clients.add()
@@ -81,6 +84,7 @@ async def use(
     await asyncio.sleep(SETTLING)
     cpu, driver, other, began = cpu_seconds(pid), time.process_time(), count(), time.monotonic()
     clients.since = time.monotonic_ns()
+    before = 0 if written is None else written()
     await asyncio.sleep(seconds)
     lasted = time.monotonic() - began
     used = Usage(
@@ -92,6 +96,7 @@ async def use(
         clients.wire_bytes,
         streams - len(clients.open),
         count() - other,
+        None if written is None else written() - before,
     )
     clients.leave()
     return used
