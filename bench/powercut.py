@@ -211,6 +211,8 @@ class Machine:
         self._disks = [Disk(folder / f"disk{n}.img", folder / f"disk{n}") for n in range(engine.disks)]
         self.acknowledged: dict[str, int] = {}
         self.tally = Tally()
+        self.slowest = 0.0
+        """Seconds from the start of the servers until anything could be read, the longest."""
 
     def begin(self) -> None:
         for disk in self._disks:
@@ -277,14 +279,18 @@ class Machine:
     async def _check(self, copies: Sequence[Disk], name: str, here: dict[str, int]) -> None:
         for copy in copies:
             copy.attach()
+        began = time.monotonic()
         url = self._again.start([copy.mount for copy in copies])
         earlier = [run_id for run_id in self.acknowledged if run_id not in here]
         looked_at = here | {
             run_id: self.acknowledged[run_id] for run_id in self._chance.sample(earlier, min(len(earlier), EARLIER))
         }
-        journal = open_journal(url, housekeeping=None)
+        # Servers that have just started may take their time to agree on a leader.
+        journal = open_journal(url, housekeeping=None, retry_seconds=PATIENCE)
         try:
             async with asyncio.timeout(3 * PATIENCE):
+                await journal.stats()
+                self.slowest = max(self.slowest, time.monotonic() - began)
                 for run_id, last in here.items():
                     await check_prefix(journal, run_id, last, self.tally)
                 await check_swept(journal, "cut ", self.tally)
@@ -317,10 +323,13 @@ class ArchiveMachine(Machine):
     async def _check(self, copies: Sequence[Disk], name: str, here: dict[str, int]) -> None:
         for copy in copies:
             copy.attach()
+        began = time.monotonic()
         url = self._again.start([copy.mount for copy in copies])
         journal = open_journal(url, housekeeping=None, archive=copies[1].mount.as_uri())
         archive: Any = journal._housekeeper._archive
         try:
+            await journal.stats()
+            self.slowest = max(self.slowest, time.monotonic() - began)
             await journal._worker.do(archive._packs.give_up_stale, -3600.0)  # whoever was writing is dead
             await journal.forget(thread="no such thread")  # which cleans, as the next process would
             for run_id, last in self.acknowledged.items():
@@ -378,7 +387,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
 }
 
 
-def cut_all(name: str, cuts: int, seed: int) -> Tally:
+def cut_all(name: str, cuts: int, seed: int) -> Machine:
     title, make = SETTINGS[name]
     print(f"{title}:", flush=True)
     with tempfile.TemporaryDirectory(prefix="cs-cut-", ignore_cleanup_errors=True) as folder:
@@ -393,7 +402,7 @@ def cut_all(name: str, cuts: int, seed: int) -> Tally:
                     print(f"  cuts {tally.kills}, acknowledged {tally.acknowledged}, lost {tally.lost}", flush=True)
         finally:
             machine.end()
-    return machine.tally
+    return machine
 
 
 def main() -> int:
@@ -409,11 +418,13 @@ def main() -> int:
         return 0
     if os.geteuid() != 0:
         parser.error("mounting disks takes root")
-    table = Table("Power cuts", ["journal", "cuts", "records acknowledged", "lost", "wrong"])
+    table = Table("Power cuts", ["journal", "cuts", "records acknowledged", "lost", "wrong", "read after, s"])
     failed = False
     for name in [options.only] if options.only else list(SETTINGS):
-        tally = cut_all(name, options.cuts, options.seed)
-        table.row(SETTINGS[name][0], tally.kills, tally.acknowledged, tally.lost, len(tally.wrong))
+        machine = cut_all(name, options.cuts, options.seed)
+        tally = machine.tally
+        slowest = round(machine.slowest, 1)
+        table.row(SETTINGS[name][0], tally.kills, tally.acknowledged, tally.lost, len(tally.wrong), slowest)
         failed |= not tally.lost if name == "control" else bool(tally.lost or tally.wrong)
     table.print()
     return 1 if failed else 0
