@@ -29,7 +29,7 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.runtime import Run
-from callstream.runtime.continuing import KeptBody, KeptTurn, Replay
+from callstream.runtime.continuing import Coming, KeptBody, KeptTurn, Replay
 from callstream.wire.requests import Digest
 
 pytestmark = pytest.mark.asyncio
@@ -90,7 +90,7 @@ async def test_answered_turns_are_given_back_once_and_in_order(url: str, taker: 
     assert [turn.body for turn in turns if isinstance(turn, KeptTurn)] == [b"data: one", b"data: two", b"data: one"]
     assert isinstance(turns[0], KeptTurn)
     assert turns[0].kept.headers == {"content-type": "text/event-stream"}
-    assert isinstance(await run.keeping.ask(digest_of("three"), "a"), str)
+    assert isinstance(await run.keeping.ask(digest_of("three"), "a"), Coming)
     await run.finish()
 
 
@@ -103,7 +103,7 @@ async def test_what_was_cut_is_void_and_asked_for_again(url: str, taker: Callstr
     records = await taker.journal.read_whole(["r"])
     assert [record.event for record in records[-2:]] == [RunResumed(2, ("m2",)), CallDiscarded("c", "interrupted")]
     assert isinstance(await run.keeping.ask(digest_of("one"), "a"), KeptTurn)
-    assert isinstance(await run.keeping.ask(digest_of("two"), "a"), str)
+    assert isinstance(await run.keeping.ask(digest_of("two"), "a"), Coming)
     await run.finish()
 
 
@@ -111,7 +111,7 @@ async def test_a_request_that_differs_fails_or_is_asked(url: str, taker: Callstr
     await begun(url, ["one", MessageStarted("m1"), "kept"])
     run = await going_on(taker)
     assert run.keeping is not None
-    assert isinstance(await run.keeping.ask(digest_of("another agent's"), "b"), str)
+    assert isinstance(await run.keeping.ask(digest_of("another agent's"), "b"), Coming)
     with pytest.raises(Diverged, match=r"'a' asks .* messages/0") as raised:
         await run.keeping.ask(digest_of("other"), "a")
     assert raised.value.path == "messages/0"

@@ -335,7 +335,7 @@ async def test_attempts_are_linked_and_what_they_are_given_is_counted(collected:
                         assert [(await run.earlier.settle(each, None)).error for each in kept.call_ids] == [INTERRUPTED]  # type: ignore[union-attr]
                     else:
                         body = KeptBody(f"{number}", 200, {})
-                        await run.record([CallStarted("c", "write"), body.event()], response_id=kept)
+                        await run.record([CallStarted("c", "write"), body.event()], response_id=kept.response_id)
                         await run.record([ArgsAppended("c", "{}"), CallCompleted("c", "{}"), CallExecuting("c")])
                 if not is_last:
                     await run.hand_over()
