@@ -23,7 +23,7 @@ Run = Callable[..., Ran]
 
 COMMANDS = (
     *("demo", "serve", "work", "gateway", "watch", "runs", "calls", "show", "answer", "stop"),
-    *("record", "replay", "migrate", "compact", "sweep", "forget", "move", "doctor"),
+    *("record", "replay", "migrate", "compact", "sweep", "archive", "forget", "move", "doctor"),
 )
 
 

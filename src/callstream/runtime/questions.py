@@ -24,6 +24,8 @@ from callstream.runtime.core import RunCore
 _EVERY: Final = 0.25
 """Seconds between two looks at the journal: the answer may come to another replica."""
 
+_BESIDE: Final = " approvals"
+
 Start: TypeAlias = Callable[[RunStarted], Awaitable[RunCore]]
 """Starts a run that is not the current one."""
 
@@ -37,7 +39,12 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def thread_id(self) -> str:
-        return f"{self.beside} approvals"
+        return f"{self.beside}{_BESIDE}"
+
+
+def may_have_questions(thread_id: str) -> bool:
+    """Whether a thread may be one of questions: so are all that are named like this."""
+    return thread_id.endswith(_BESIDE)
 
 
 class Questions:

@@ -24,6 +24,7 @@ from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy
 from callstream.guards import APPROVAL
 from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
+from callstream.runtime.questions import may_have_questions
 from callstream.server.access import Access
 from callstream.server.agent import AppHost, FunctionHost, Host, Importer, OlderClient, Presenter, answered_in
 from callstream.server.eventstream import EventStream, Frame, Outlet, Pulse
@@ -193,7 +194,7 @@ class RunRoutes:
 
     async def _answers_questions(self, run_input: RunAgentInput) -> bool:
         """Whether it only answers questions of which somebody else hears the answers: then no agent has anything to do."""
-        named = answered_in(run_input)
+        named = answered_in(run_input) if may_have_questions(run_input.thread_id) else []
         calls = [await self._journal.call(call_id) for call_id in named]
         return bool(named) and all(call is not None and call.name == APPROVAL for call in calls)
 
