@@ -32,7 +32,7 @@ from callstream.adk.calls import (
 from callstream.adk.invocations import USER, AskingCall, Invocation, Speaker
 from callstream.adk.judges import Judges
 from callstream.adk.partials import MINTED_PREFIX, as_written
-from callstream.adk.resuming import ask_about, decision_about, do_again, is_harmless, kept_actions
+from callstream.adk.resuming import ask_about, decision_about, do_again, is_harmless, is_hosts_own, kept_actions
 from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
@@ -144,7 +144,7 @@ class Execution:
 
     def _may_run_again(self, tool: BaseTool) -> bool:
         """Whether a tool that is no function of ours says that running it twice does no harm, and is believed."""
-        return self.trusts_mcp_hints and is_harmless(tool)
+        return is_hosts_own(tool) or (self.trusts_mcp_hints and is_harmless(tool))
 
     def was_given_again(self, invocation: Invocation, context: ToolContext) -> bool:
         """Whether the result of a call is that of an earlier attempt of the run."""

@@ -16,7 +16,9 @@ from google.adk.events.event_actions import EventActions
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.exit_loop_tool import exit_loop
 from google.adk.tools.tool_context import ToolContext
+from google.adk.tools.transfer_to_agent_tool import transfer_to_agent
 from pydantic_core import to_jsonable_python
 
 from callstream.events import SessionKept
@@ -184,6 +186,11 @@ def is_harmless(tool: BaseTool) -> bool:
     """Whether it is one of an MCP server, which says that it changes nothing, or the same when it runs again."""
     hints = getattr(getattr(tool, "raw_mcp_tool", None), "annotations", None)
     return any(getattr(hints, name, None) is True for name in _HARMLESS)
+
+
+def is_hosts_own(tool: BaseTool) -> bool:
+    """Whether it does nothing but tell google-adk what comes next."""
+    return getattr(tool, "func", None) in (transfer_to_agent, exit_loop)
 
 
 _ASKED = {"error": "interrupted: the process stopped while this tool ran. A person is asked what becomes of it."}

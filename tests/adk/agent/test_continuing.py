@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from google.adk.agents import LlmAgent
 from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
@@ -221,6 +222,30 @@ async def test_a_run_that_brings_the_result_of_a_job_goes_on_with_it(tmp_path: P
     responses = [each.response for event in session.events for each in event.get_function_responses()]
     assert responses == [{"status": "ordered"}, {"status": "came"}, {"result": "write done"}]
     assert place.began == ["write", "write"]
+
+
+async def test_a_transfer_that_was_interrupted_is_done_again(tmp_path: Path, models: Models) -> None:
+    """It has no effect but to say who goes on."""
+    place = Place()
+
+    async def stay(**given: Any) -> None:
+        await place.pass_by("transfer")
+
+    script = [[ToolCall("transfer_to_agent", {"agent_name": "second"}), Finish()], [Text("It is me."), Finish()]]
+    async with scripted("gemini", script) as provider, AsyncExitStack() as stack:
+
+        def root() -> LlmAgent:
+            second = LlmAgent(name="second", model=gemini(models, provider))
+            return LlmAgent(
+                name="first", model=gemini(models, provider), sub_agents=[second], before_tool_callback=stay
+            )
+
+        processes = await stack.enter_async_context(Processes(tmp_path, root))
+        run_id = await processes.begin(place)
+        place.passed.set()
+        view = await processes.go_on(run_id)
+        assert said(view) == ["It is me."]
+        assert [call.state for call in view.calls.values()] == [CallState.COMPLETED]
 
 
 class Nodes:
