@@ -34,7 +34,8 @@ from callstream.events import (
     SessionKept,
     TextAppended,
 )
-from callstream.journal import Housekeeping, Journal, housekeeping, store
+from callstream.journal import Housekeeping, Journal, housekeeping
+from callstream.journal import writer as writing
 
 from .conftest import Place
 from .runs import (
@@ -314,7 +315,7 @@ async def test_a_run_waits_for_a_process_of_its_app(place: Place, eventually: Ca
 async def test_runs_of_other_apps_hide_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "_ADOPT_LIMIT", 2)
     monkeypatch.setattr(housekeeping, "_SWEEP_LIMIT", 1)
-    monkeypatch.setattr(store, "_MORE", 2)
+    monkeypatch.setattr(writing, "_MORE", 2)
     first = place.journal()
     for number in range(5):
         await first.append(f"r{number}", [RunStarted(f"t{number}"), KEPT])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from callstream.wire import provider_at, provider_of
+from callstream.wire import WIRES, provider_at, provider_of
 from callstream.wire.gemini import SENTINEL
 from callstream.wire.requests import Request
 from callstream.wire.thoughts import LoneReasoning
@@ -299,3 +299,14 @@ def test_only_the_latest_lone_reasoning_is_remembered() -> None:
         lone.add(str(number))
     assert not lone.has("0", None, 3)
     assert lone.has("0", "10000")
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_follows_a_checkpoint_is_asked_for_where_answers_have_them(wire: str) -> None:
+    provider, request = provider_of(wire), Request(VERTEX, b'{"contents": []}')
+    asked = provider.from_checkpoint(request, "token")
+    if provider.checkpoint is None:
+        assert asked is request
+    else:
+        assert provider.continued(asked) == "token"
+        assert provider.checkpoint.search(b'data: {"continuationToken": "token"}\n\n')
