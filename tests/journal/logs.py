@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from callstream.journal import Journal, JournalSettings, open_journal
@@ -60,8 +61,11 @@ class EngineLog:
                 lines.append(record)
             self._engine.appends += 1
             others = [log for log in self._engine.logs if log is not self]
+        added: dict[int, list[RecordColumns]] = {}
+        for record in records:
+            added.setdefault(record[0], []).append(record)
         for log in others:
-            log._heard({record[0] for record in records})
+            log._heard([(key, partial(list, lines)) for key, lines in added.items()])
 
     async def fence(self, writers: Collection[str]) -> None:
         with self._engine.lock:
@@ -76,9 +80,6 @@ class EngineLog:
     async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
         with self._engine.lock:
             return [record for record in self._engine.records.get(run_key, ()) if record[1] > after][:limit]
-
-    def at_hand(self, run_key: int, writer: str, after: int, limit: int) -> Sequence[RecordColumns]:
-        return ()
 
     async def listen(self, writer: str) -> None: ...
 

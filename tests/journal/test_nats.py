@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,22 @@ import pytest
 
 from bench.nats import Cluster, Node, with_log
 from callstream.errors import JournalError, LeaseLost, UsageError
-from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent, TextAppended
+from callstream.events import (
+    ArgsAppended,
+    CallCompleted,
+    CallStarted,
+    InputKept,
+    RunEvent,
+    RunResumed,
+    TextAppended,
+)
 from callstream.journal import Journal, open_journal
+from callstream.journal.follow import Follower
 from callstream.journal.nats import NatsLog, nats_address
 from callstream.journal.nats import log as nats_log
 from callstream.journal.outage import StoreAway
 from callstream.journal.postgres import address
+from tests.gated import PATIENCE
 
 from .conftest import NATS, Place, drop_schema, opened, sqlite_url
 from .runs import DONE, START, records
@@ -324,7 +335,7 @@ async def test_a_follower_elsewhere_is_given_what_it_hears_without_asking_the_in
         waiting = asyncio.ensure_future(anext(following))
         await writer.append("r", [TextAppended("m", str(number))])
         assert (await asyncio.wait_for(waiting, 30)).seq == number
-    assert len(asked) <= 11  # it looks once when it has nothing, and never for what it is given
+    assert asked == []
     await writer.append("r", [DONE])
     assert [record.seq async for record in following] == [16]
     await trim(other)
@@ -383,6 +394,72 @@ async def test_a_follower_that_has_missed_a_message_gets_it_with_the_next_turn(
     assert not waiting.done()
     await on_thread(writer, engine(writer).take_turn)
     assert (await asyncio.wait_for(waiting, 30)).seq == 5
+
+
+@on_nats
+async def test_a_follower_elsewhere_that_was_told_of_the_end_before_it_read_on_gets_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last piece is at hand by then, and nobody will tell of the end again."""
+    writer, other = place.journal(), place.journal()
+    await writer.append("r", BEGINNING)
+    following = other.follow("r")
+    assert [(await anext(following)).seq for _ in range(4)] == [1, 2, 3, 4]
+    waiting = asyncio.ensure_future(anext(following))
+    await writer.append("r", [TextAppended("m", "5")])
+    assert (await asyncio.wait_for(waiting, PATIENCE)).seq == 5
+    [follower] = other._followers._by_run["r"]
+    push, told = Follower.push, asyncio.Queue[None]()
+
+    def counted(self: Follower, *args: Any, **options: Any) -> None:
+        push(self, *args, **options)
+        if self is follower:
+            told.put_nowait(None)
+
+    monkeypatch.setattr(Follower, "push", counted)
+    for event in (TextAppended("m", "6"), DONE):
+        await writer.append("r", [event])
+        await asyncio.wait_for(told.get(), PATIENCE)
+    async with asyncio.timeout(PATIENCE):
+        assert [record.seq async for record in following] == [6, 7]
+
+
+@on_nats
+async def test_a_follower_hears_of_the_pieces_of_a_run_that_another_process_has_taken_over(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that has looked after the old owner lost its turn, and before the run had the new one."""
+    gone, taker, other = place.journal(), place.journal(), place.journal()
+    await gone.append("r", [START, InputKept("app", "input"), TextAppended("m", "a")])
+    await gone.append("r", [TextAppended("m", "b")])
+    following = other.follow("r")
+    assert [(await anext(following)).seq for _ in range(4)] == [1, 2, 3, 4]
+    waiting = asyncio.ensure_future(anext(following))
+    [follower] = other._followers._by_run["r"]
+    await gone.aclose()
+    await taker.open()
+    fence, push, told = engine(taker).fence, Follower.push, threading.Event()
+
+    def counted(self: Follower, *args: Any, **options: Any) -> None:
+        push(self, *args, **options)
+        if self is follower:
+            told.set()
+
+    async def slow(writers: Collection[str]) -> None:
+        await fence(writers)
+        await asyncio.to_thread(told.wait, PATIENCE)
+        while follower.is_behind or not follower._is_waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Follower, "push", counted)
+    monkeypatch.setattr(engine(taker), "fence", slow)
+    assert await taker.adopt({"app"}) == ["r"]
+    for number, event in enumerate((RunResumed(2), TextAppended("m", "c"), TextAppended("m", "d")), 5):
+        await taker.append("r", [event], after=number - 1)
+        assert (await asyncio.wait_for(waiting, PATIENCE)).seq == number
+        waiting = asyncio.ensure_future(anext(following))
+    await taker.append("r", [DONE])
+    assert (await asyncio.wait_for(waiting, PATIENCE)).seq == 8
 
 
 # -- who may write -----------------------------------------------------------------------------------------------------

@@ -54,13 +54,6 @@ def test_a_run_is_read_from_any_number() -> None:
     assert view.last(9) is None
 
 
-def test_what_follows_without_a_gap_is_told_from_what_is_there() -> None:
-    view = viewed([piece(1, 2), piece(1, 3)], [piece(1, 5)])
-    assert [seq for _, seq, *_ in view.next(1, 1, 10)] == [2, 3]
-    assert [seq for _, seq, *_ in view.next(1, 2, 10)] == [3]
-    assert view.next(1, 3, 10) == []
-
-
 def test_a_message_counts_once() -> None:
     view = viewed([piece(1, 2)])
     view.add(10, parts_of([piece(1, 2)]), 2.0)

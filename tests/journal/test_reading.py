@@ -66,6 +66,21 @@ async def test_follow_any_offset_of_a_live_run(place: Place) -> None:
         assert task.result() == everything[offset:]
 
 
+async def test_any_offset_of_a_run_that_was_followed_to_its_end(place: Place) -> None:
+    """What a journal still has at hand of the run is not taken for all of it."""
+    writer, other = place.journal(), place.journal()
+    first, *rest = whole_run()
+    await writer.append("r", [first])
+    following = [asyncio.create_task(followed(journal)) for journal in (writer, other)]
+    for event in rest:
+        await writer.append("r", [event])
+    for journal, task in zip((writer, other), following, strict=True):
+        everything = await task
+        for offset in range(len(everything) + 1):
+            assert await records(journal, after=offset) == everything[offset:]
+            assert await followed(journal, after=offset) == everything[offset:]
+
+
 async def test_follow_more_than_a_page(journal: Journal) -> None:
     pieces = [TextAppended("m", str(number)) for number in range(1700)]
     await journal.append("r", [START, *pieces])

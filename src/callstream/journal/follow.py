@@ -310,9 +310,13 @@ class Followers:
                         found.setdefault(follower.loop, []).append((follower, records))
         return found
 
+    def push(self, changed: Mapping[str, Sequence[Record]]) -> None:
+        """Gives the followers of those runs their new records. Those of a run without any read."""
+        _deliver(self.news(changed))
+
     def wake(self, run_ids: Iterable[str]) -> None:
         """Has the followers of those runs read."""
-        _deliver(self.news(dict.fromkeys(run_ids, ())))
+        self.push(dict.fromkeys(run_ids, ()))
 
     def wake_all(self) -> None:
         self.wake(self.runs())

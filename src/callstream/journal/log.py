@@ -19,10 +19,10 @@ from typing import Protocol, TypeAlias
 
 from callstream.journal.rows import RecordColumns
 
-Heard: TypeAlias = Callable[[Iterable[int] | None], object]
-"""Called with the keys of runs to which another writer has appended; with None when some of that may have been missed."""
-
-
+Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
+"""The key of a run, and what gives the records that another writer has appended to it."""
+Heard: TypeAlias = Callable[[Iterable[Added] | None], object]
+"""Called with what came; with None when some of that may have been missed."""
 Settle: TypeAlias = Callable[[Sequence[RecordColumns]], Awaitable[None]]
 
 
@@ -53,7 +53,7 @@ class Log(Protocol):
     async def append(self, records: Sequence[RecordColumns]) -> None:
         """Adds all of them or none, durably. Raises Stale, with nothing added, if somebody has taken the turn since.
 
-        Those of a run stand together.
+        Those of a run stand together, and none is missing between them.
         """
 
     async def fence(self, writers: Collection[str]) -> None:
@@ -68,10 +68,6 @@ class Log(Protocol):
 
         What was appended before this is asked is among them.
         """
-        ...
-
-    def at_hand(self, run_key: int, writer: str, after: int, limit: int) -> Sequence[RecordColumns]:
-        """Records that follow on that number without a gap, as far as they were heard here; there may be more."""
         ...
 
     async def listen(self, writer: str) -> None:

@@ -18,11 +18,11 @@ import msgspec
 
 from callstream.calls import Call
 from callstream.errors import CallstreamError, JournalError
-from callstream.events import Record, RunEnded
+from callstream.events import Record, RunEnded, RunResumed
 from callstream.journal.filters import RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.heads import Heads
-from callstream.journal.log import Log
+from callstream.journal.log import Added, Log
 from callstream.journal.outage import StoreAway
 from callstream.journal.plan import Append, Plan
 from callstream.journal.rows import RecordColumns, RunRow, Stored, call_with_pieces, record_of
@@ -172,12 +172,11 @@ class PairedStore:
         self._has_turn = False
         self._writer.memory.clear()
 
-    def _heard(self, run_keys: Iterable[int] | None) -> None:
-        if run_keys is None:
+    def _heard(self, added: Iterable[Added] | None) -> None:
+        if added is None:
             self._followers.wake_all()
         else:
-            run_ids = map(self.reader.remembered.run_of, run_keys)
-            self._followers.wake([run_id for run_id in run_ids if run_id is not None])
+            self._followers.push(self.reader.heard(added))
 
 
 class PairedReader:
@@ -210,11 +209,10 @@ class PairedReader:
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         head = self.remembered.get(run_id)
-        if head is not None and (rows := self._log.at_hand(head.key, head.writer, after, limit)):
-            return Page(await self._records(head, rows), ended=False)  # which nothing but a piece can be
         for _ in range(_TRIES):
+            is_old = head is not None
             # The head is remembered before the log is read: a notice that comes after this finds its run.
-            head = self.remembered.get(run_id) or await self._head(run_id)
+            head = head or await self._head(run_id)
             if head is None:
                 return None
             if not head.compacted and run_id in self._followed():
@@ -223,12 +221,15 @@ class PairedReader:
             if page is None or isinstance(page, Folded) or page.compacted:
                 self.remembered.forget(run_id)
                 return page
+            if is_old and any(isinstance(record.event, RunResumed) for record in page.records):
+                head = None  # it is another writer's now
+                continue
             records, is_whole = _merge(page.records, await self._pieces(head, after, limit), after)
             if len(records) > limit:
                 return Page(records[:limit], ended=False)
             if len(records) == limit or (is_whole and (records or page.ended or await self._still(head))):
                 return Page(records, page.ended and is_whole)
-            self.remembered.forget(run_id)
+            head = None
         raise self._torn(run_id)
 
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
@@ -346,14 +347,33 @@ class PairedReader:
         return await self._records(head, await self._log.read(head.key, head.writer, after, limit))
 
     async def _records(self, head: Head, rows: Sequence[RecordColumns]) -> list[Record]:
-        if any(
-            source not in head.sources or (call and call not in head.call_ids) for _, _, _, source, call, _, _ in rows
-        ):
+        if not _explains(head, rows):
             head = await self._head(head.run_id) or head
+        return [_record(head, row) for row in rows]
+
+    def heard(self, added: Iterable[Added]) -> dict[str, list[Record]]:
+        """What was appended to runs that are followed. Of one that has to be read to be understood there is nothing."""
+        followed = self._followed()
+        rows: dict[str, list[RecordColumns]] = {}
+        for key, records in added:
+            run_id = self.remembered.run_of(key)
+            if run_id is not None and run_id in followed:
+                rows.setdefault(run_id, []).extend(records())
+        return {run_id: self._understood(run_id, found) for run_id, found in rows.items()}
+
+    def _understood(self, run_id: str, rows: Sequence[RecordColumns]) -> list[Record]:
+        head = self.remembered.get(run_id)
+        if head is None or not _explains(head, rows):
+            return []
         return [_record(head, row) for row in rows]
 
     def _torn(self, what: str) -> StoreAway:
         return StoreAway(f"{self._where} has not all records of {what}: its two parts do not agree just now")
+
+
+def _explains(head: Head, rows: Sequence[RecordColumns]) -> bool:
+    """Whether all numbers in the rows mean something."""
+    return all(source in head.sources and (not call or call in head.call_ids) for _, _, _, source, call, _, _ in rows)
 
 
 def _record(head: Head, row: RecordColumns) -> Record:

@@ -22,7 +22,7 @@ from nats.aio.subscription import Subscription
 from callstream.errors import JournalError
 from callstream.journal.log import Heard, Settle
 from callstream.journal.nats.link import Link, NatsAddress
-from callstream.journal.nats.view import View, pack, parts_of, unpack
+from callstream.journal.nats.view import View, pack, parts_of, records_of, unpack
 from callstream.journal.outage import StoreAway
 from callstream.journal.rows import RecordColumns
 from callstream.journal.writer import Stale
@@ -103,11 +103,6 @@ class NatsLog:
     async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
         return (await self._view(writer, [run_key])).read(run_key, after, limit)
 
-    def at_hand(self, run_key: int, writer: str, after: int, limit: int) -> Sequence[RecordColumns]:
-        name = _token(writer)
-        view = self._own if name == self._writer else self._views.get(name)
-        return view.next(run_key, after, limit) if view is not None else ()
-
     async def listen(self, writer: str) -> None:
         name = _token(writer)
         if name != self._writer and name not in self._feeds:
@@ -125,7 +120,7 @@ class NatsLog:
         if view is not None and follows:
             view.add(place, parts, time.monotonic())
         # One that takes a turn comes after a break, in which something may have been kept of which nobody was told.
-        self._heard([part.key for part in parts] if parts and follows else None)
+        self._heard([(part.key, partial(records_of, part)) for part in parts] if parts and follows else None)
 
     def _broke(self) -> None:
         self._heard(None)

@@ -125,14 +125,6 @@ class View:
                 return found[:limit]
         return found
 
-    def next(self, key: int, after: int, limit: int) -> list[RecordColumns]:
-        """Those that follow on that number without a gap."""
-        found = self.read(key, after, limit)
-        for place, record in enumerate(found):
-            if record[1] != after + 1 + place:
-                return found[:place]
-        return found
-
     def erase(self, keys: Iterable[int]) -> None:
         for key in keys:
             self._runs.pop(key, None)
