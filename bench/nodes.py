@@ -39,6 +39,8 @@ from callstream.journal import Journal, open_journal
 
 ACKNOWLEDGED = 200
 """So many before something happens, and so many after it."""
+MID_RUN = 100
+"""After so many, each of the first three runs is somewhere in its middle: one has 71 appends."""
 
 
 # -- the child ---------------------------------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ async def silent(show: Show, url: str) -> None:
 async def stale(show: Show) -> None:
     """A process that was stopped for longer than its lease, and goes on when its runs are others'."""
     async with Child(show.url, "stale", LEASE_SECONDS) as child:
-        await child.write()
+        await child.write(MID_RUN)  # it must have runs that can be taken from it
         child.signal(signal.SIGSTOP)
         await asyncio.sleep(LEASE_SECONDS)
         journal = open_journal(show.url, housekeeping=None)
