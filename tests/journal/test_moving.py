@@ -166,6 +166,27 @@ async def test_a_journal_that_is_written_to_all_the_time_is_not_said_to_be_copie
     assert moved.runs == 1 + len(begun)
 
 
+async def test_what_changes_during_a_copy_is_noticed_even_if_there_is_as_much_of_everything(
+    place: Place, other: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = place.journal()
+    for run_id in ("old", "kept"):
+        await source.append(run_id, [RunStarted(run_id), DONE])
+    store: Any = other._store  # type: ignore[attr-defined]
+    restore = store.restore
+
+    async def meanwhile(runs: Any, gone: Any) -> None:
+        await restore(runs, gone)
+        if await source.runs(run_id="old"):
+            await source.forget(thread="old")
+            await source.append("new", [RunStarted("new"), DONE])
+
+    monkeypatch.setattr(store, "restore", meanwhile)
+    assert (await source.copy_to(other)).runs == 2
+    assert [run.run_id for run in await other.runs()] == ["new", "kept"]
+    assert await other.has_forgotten("old", None)
+
+
 async def test_a_copy_that_is_not_the_same_is_said_to_be_so(
     place: Place, other: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

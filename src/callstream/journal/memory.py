@@ -387,8 +387,11 @@ class MemoryStore:
     async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
         with self._lock:
             keys = sorted(key for key in self._tables.keys if after < key and (last is None or key <= last))
-            rows = [(key, self._tables.keys[key].row) for key in keys[:limit]]
-        return [RunSize(key, row.run_id, row.outcome is None, row.last_seq) for key, row in rows]
+            runs = [self._tables.keys[key] for key in keys[:limit]]
+            return [
+                RunSize(run.key, run.row.run_id, run.row.outcome is None, run.row.last_seq, run.compacted)
+                for run in runs
+            ]
 
     async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
         with self._lock:

@@ -81,6 +81,7 @@ class RunSize(NamedTuple):
     run_id: str
     active: bool
     last_seq: int
+    compacted: bool
 
 
 def whole_runs(

@@ -340,7 +340,9 @@ class SqliteReader:
     async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
         values = {"after": after, "last": _MAX_KEY if last is None else last, "limit": -1 if limit is None else limit}
         rows = await self._in_thread(_rows, _SQL["run_sizes"], values)
-        return [RunSize(key, run_id, bool(active), last_seq) for key, run_id, active, last_seq in rows]
+        return [
+            RunSize(key, run_id, bool(active), last, bool(compacted)) for key, run_id, active, last, compacted in rows
+        ]
 
     async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
         return await self._in_thread(_whole_runs, list(run_keys))

@@ -396,7 +396,7 @@ SELECT true FROM {schema}.pack WHERE state IN ('kept', 'dirty') LIMIT 1
 -- == copying ==
 
 -- name: run_sizes
-SELECT run_key, run_id, outcome IS NULL, coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key)))
+SELECT run_key, run_id, outcome IS NULL, coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key))), compacted
 FROM {schema}.run WHERE run_key > $1 AND run_key <= $2 ORDER BY run_key LIMIT $3
 
 -- name: whole_runs

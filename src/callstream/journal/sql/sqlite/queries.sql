@@ -369,7 +369,7 @@ SELECT 1 FROM pack WHERE state IN ('kept', 'dirty') LIMIT 1
 
 -- name: run_sizes
 SELECT run_key, run_id, outcome IS NULL,
-       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key))
+       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)), compacted
 FROM run WHERE run_key > :after AND run_key <= :last ORDER BY run_key LIMIT :limit
 
 -- name: whole_runs
