@@ -35,7 +35,7 @@ from itertools import count, islice
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.journalcost import cost_table, engine_of
+from bench.journalcost import RUNS, cost_table, engine_of
 from bench.nats import Cluster, nats_cluster, with_log
 from bench.postgres import postgres_url, with_schema
 from bench.table import Table
@@ -341,8 +341,13 @@ async def followed_elsewhere(journal: Journal, url: str, count: int) -> list[flo
 
 
 async def measure(
-    backend: str, server: str | None, cluster: Cluster | None, quick: bool, only: str | None, verdicts: Verdicts
+    backend: str,
+    server: str | None,
+    cluster: Cluster | None,
+    options: argparse.Namespace,
+    verdicts: Verdicts,
 ) -> None:
+    quick, only = options.quick, options.only
     with tempfile.TemporaryDirectory() as folder:
         if cluster is None and only in (None, "rate"):
             await rate_table(backend, server, folder, quick, verdicts)
@@ -352,13 +357,16 @@ async def measure(
             await follow_table(backend, server, folder, quick, verdicts, cluster)
         if only in (None, "cost"):
             engine = await engine_of(server, cluster)
-            await cost_table(backend, lambda: fresh(backend, server, folder, cluster), engine, quick)
+            await cost_table(
+                backend, lambda: fresh(backend, server, folder, cluster), engine, quick, options.runs or RUNS
+            )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="What the journal costs.")
     parser.add_argument("--backend", choices=["sqlite", "postgres", "nats", "both", "all"], default="both")
     parser.add_argument("--only", choices=["rate", "bytes", "follow", "cost"], help="one table")
+    parser.add_argument("--runs", type=int, action="append", help="of the table of costs; may be repeated")
     parser.add_argument("--quick", action="store_true", help="fewer rows, a rougher figure")
     parser.add_argument("--follow", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -372,7 +380,7 @@ def main() -> int:
             postgres_url() if backend != "sqlite" else nullcontext(None) as server,
             nats_cluster(3) if backend == "nats" else nullcontext(None) as cluster,
         ):
-            asyncio.run(measure(backend, server, cluster, options.quick, options.only, verdicts))
+            asyncio.run(measure(backend, server, cluster, options, verdicts))
     return 1 if verdicts.failed else 0
 
 
