@@ -238,9 +238,9 @@ def refusal(call: Call) -> str:
 
 
 CallEvent: TypeAlias = (
-    CallStarted
+    ArgsAppended
+    | CallStarted
     | CallSigned
-    | ArgsAppended
     | CallCompleted
     | CallDiscarded
     | CallExecuting

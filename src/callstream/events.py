@@ -368,7 +368,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 KEPT: frozenset[type[Event]] = frozenset(get_args(KeptEvent))
-PIECES: frozenset[type[Event]] = frozenset({ArgsAppended, TextAppended, ReasoningAppended})
+PIECES_OF_TEXT: frozenset[type[Event]] = frozenset({TextAppended, ReasoningAppended})
+PIECES: frozenset[type[Event]] = PIECES_OF_TEXT | {ArgsAppended}
 """What nearly all records are: what a model writes, as it comes."""
 
 

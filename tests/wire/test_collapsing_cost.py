@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
-from callstream.testing import Text, ToolCall, encode
+from callstream.testing import Text, Thought, ToolCall, encode
 from callstream.testing.encoders import ENCODERS
-from callstream.wire import WIRES
+from callstream.wire import WIRES, provider_of
 from callstream.wire.framing import Frame
 from tests.wire.collapsing import Tap, named
 
 
-@pytest.mark.parametrize("wire", [wire for wire in WIRES if ENCODERS[wire].streams_arguments])
-def test_withheld_delta_is_not_taken_apart(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = list(encode(wire, [ToolCall("write", {"content": 'x\n"y\\' * 400}, size=8)]))
-    assert len(frames) > 200
-    tap = Tap(wire)
+def taken_apart(tap: Tap, frames: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     taken: list[bytes] = []
     take = tap.collapser._place
 
@@ -30,8 +26,25 @@ def test_withheld_delta_is_not_taken_apart(wire: str, monkeypatch: pytest.Monkey
     for frame in frames:
         tap.feed(frame)
     tap.end()
-    assert len(taken) < 20
+    return taken
+
+
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if ENCODERS[wire].streams_arguments])
+def test_withheld_delta_is_not_taken_apart(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = list(encode(wire, [ToolCall("write", {"content": 'x\n"y\\' * 400}, size=8)]))
+    assert len(frames) > 200
+    tap = Tap(wire)
+    assert len(taken_apart(tap, frames, monkeypatch)) < 20
     assert len(tap.tapped.call_ids) == 1
+
+
+@pytest.mark.parametrize("wire", [wire for wire in WIRES if provider_of(wire).collapser.text_form is not None])
+@pytest.mark.parametrize("said", [Text("Hello there. " * 100, size=4), Thought("Let me see. " * 100, size=4)])
+def test_joined_delta_is_not_taken_apart(wire: str, said: Text | Thought, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = list(encode(wire, [said]))
+    assert len(frames) > 200
+    tap = Tap(wire, joins_text=True)
+    assert len(taken_apart(tap, frames, monkeypatch)) < 20
 
 
 @pytest.mark.parametrize("wire", WIRES)

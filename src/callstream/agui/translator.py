@@ -140,7 +140,7 @@ class Translator:
 
     def may_want_snapshot(self, record: Record) -> bool:
         """Whether ``feed`` may set ``snapshot_at`` for this record."""
-        return isinstance(record.event, RunResumed) or (self._owes_snapshot and self._may_pay(record))
+        return type(record.event) is RunResumed or (self._owes_snapshot and self._may_pay(record))
 
     @property
     def seq(self) -> int:

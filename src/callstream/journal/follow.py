@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from callstream.errors import Compacted, JournalError, UsageError
-from callstream.events import ArgsAppended, ReasoningAppended, Record, RunEnded, TextAppended
+from callstream.events import PIECES, ArgsAppended, ReasoningAppended, Record, RunEnded, TextAppended
 from callstream.flag import Flag
 from callstream.journal.rows import check_place
 
@@ -30,7 +30,6 @@ PAGE_CHARACTERS = 256 * 1024
 BUFFER_CHARACTERS = 2 * PAGE_CHARACTERS
 """The same of buffers, whose records all followers of a run share."""
 _NO_RUNS: frozenset[str] = frozenset()
-_PIECES = (ArgsAppended, TextAppended, ReasoningAppended)
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -92,8 +91,8 @@ class _Place:
         has_rests = False
         characters = 0
         for record in records:
-            event = record.event
-            if isinstance(event, _PIECES):
+            event: Any = record.event
+            if type(event) in PIECES:
                 key = _text_key(event)
                 characters += len(event.text)
                 if record.first_seq is None:
@@ -121,7 +120,8 @@ class _Place:
 
 
 def _characters(record: Record) -> int:
-    return len(record.event.text) if isinstance(record.event, _PIECES) else 0
+    event: Any = record.event
+    return len(event.text) if type(event) in PIECES else 0
 
 
 def _text_key(event: ArgsAppended | TextAppended | ReasoningAppended) -> tuple[type, str]:
@@ -179,7 +179,7 @@ class Follower:
 
     def _hand_on(self, records: Sequence[Record]) -> bool:
         """Whether the reader has accepted them. A run's end is for its task."""
-        if self._push is None or self._is_closed or isinstance(records[-1].event, RunEnded):
+        if self._push is None or self._is_closed or type(records[-1].event) is RunEnded:
             return False
         if records[0].seq != self._place.after + 1:
             records = self._unread(records)

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from callstream.alarm import TimeLimit
 from callstream.errors import CallstreamError, JournalError
+from callstream.flag import Flag
 from callstream.journal.follow import Followers, News, Pushed, call_in
 from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.outage import Outage, StoreAway, Unstorable
@@ -375,7 +376,7 @@ class GroupCommit:
         self._outage = outage
         self._patience = settings.retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = asyncio.Event()
+        self._news = Flag()
         self._limit = TimeLimit()
         self.queue = AppendQueue(
             settings.max_pending_bytes, settings.retry_seconds, self._wake, gather=settings.gather_seconds

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import msgspec
@@ -122,6 +123,8 @@ _PIECE_KINDS: dict[type, int] = {
 _decoder = msgspec.json.Decoder(RunEvent)
 _KEPT_BODIES = tuple(f'{{"type":"{kind.__struct_config__.tag}"' for kind in KEPT)
 """How the bodies of such events begin."""
+_SOURCES = 4096
+"""How many are remembered: nearly every record has that of the one before it in its run."""
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name", "within")
 
 
@@ -135,10 +138,7 @@ def prepare(entry: RunEvent | Entry) -> Row:
     kind = type(event)
     code = _PIECE_KINDS.get(kind)
     message_id = None if code is None or code == Kind.ARGS else event.message_id
-    for name in (response_id, author, message_id):
-        if name is not None and (type(name) is not str or not name.isascii() or "\0" in name):
-            check_id(name)
-    source = Source(response_id, author, message_id) if response_id or author or message_id else NOWHERE
+    source = _source_of(response_id, author, message_id)
     if code is not None:
         if code == Kind.ARGS and (not event.call_id.isascii() or "\0" in event.call_id):
             check_id(event.call_id)
@@ -153,6 +153,13 @@ def prepare(entry: RunEvent | Entry) -> Row:
     if kind is CallCompleted and not isinstance(event.args_json, str | None):
         raise UsageError(f"expected args_json as JSON text, got {event!r:.200}")
     return Row(event, *_readable(event), source)
+
+
+@lru_cache(_SOURCES)
+def _source_of(response_id: str | None, author: str | None, message_id: str | None) -> Source:
+    for name in (response_id, author, message_id):
+        check_optional_id(name)
+    return Source(response_id, author, message_id) if response_id or author or message_id else NOWHERE
 
 
 def redact_entry(entry: RunEvent | Entry, redact: Callable[[RunEvent], RunEvent]) -> RunEvent | Entry:

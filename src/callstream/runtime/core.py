@@ -31,6 +31,7 @@ from callstream.errors import (
     TransitionError,
 )
 from callstream.events import (
+    PIECES_OF_TEXT,
     ArgsAppended,
     CallAwaiting,
     CallCompleted,
@@ -471,6 +472,8 @@ class RunCore(ABC):
             raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
 
     def _apply(self, event: RunEvent, seq: int) -> None:
+        if type(event) in PIECES_OF_TEXT:
+            return
         if not isinstance(event, _CALL_EVENTS):
             if isinstance(event, MessageReceived):
                 self._answers.keep(event)

@@ -44,7 +44,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -156,9 +156,6 @@ def _retrieve(work: asyncio.Future[Any]) -> None:
         work.exception()
 
 
-_OTHER_TEXT: Final = (TextAppended, ReasoningAppended)
-
-
 class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of UTF-8; None is no limit. ``max_args_bytes`` is for one call, ``max_run_bytes`` for all that is written."""
 
@@ -204,9 +201,9 @@ class TextMeter:
         weights: dict[str | None, int] = {}
         total = self.total
         for number, event in enumerate(events):
-            if isinstance(event, ArgsAppended):
+            if type(event) is ArgsAppended:
                 call_id: str | None = event.call_id
-            elif isinstance(event, _OTHER_TEXT):
+            elif type(event) is TextAppended or type(event) is ReasoningAppended:
                 call_id = None
             else:
                 continue
@@ -368,7 +365,7 @@ async def _retry(run_id: str, end: EndInJournal) -> None:
             return
 
 
-_OF_ONE_CALL = (ArgsAppended, CallCompleted, CallRunningEarly, CallDiscarded)
+_OF_ONE_CALL = frozenset({ArgsAppended, CallCompleted, CallRunningEarly, CallDiscarded})
 _NOT_WRITTEN = (LeaseLost, CallIdTaken, ThreadBusy)
 """What a journal raises that has kept nothing of an append, for sure."""
 EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
@@ -447,7 +444,7 @@ class RunLog:
             except Exception as error:  # noqa: BLE001  # the submitter's own
                 _call_soon(batch.then, error)
                 continue
-            wanted = [event for event in events if not (isinstance(event, _OF_ONE_CALL) and self._is_stale(event))]
+            wanted = [event for event in events if type(event) not in _OF_ONE_CALL or not self._is_stale(event)]
             weighed = self.text.weigh(wanted)
             if weighed.error is not None:
                 wanted = wanted[: weighed.fitting]
@@ -494,7 +491,8 @@ class RunLog:
         if self._waiting:
             self._write_next()
 
-    def _is_stale(self, event: ArgsAppended | CallCompleted | CallRunningEarly | CallDiscarded) -> bool:
+    def _is_stale(self, event: Any) -> bool:
+        """Whether the call, of which the event is one, was discarded meanwhile."""
         call = self._ledger.get(event.call_id)
         return call is not None and call.state is CallState.DISCARDED
 

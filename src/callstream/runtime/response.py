@@ -243,7 +243,7 @@ class Response:
             if type(event) is ArgsAppended and self.call_ids.get(event.call_id) == event.call_id:
                 recorded.append(event)  # most are like this
                 continue
-            if isinstance(event, CallStarted) and event.call_id not in self.call_ids:
+            if type(event) is CallStarted and event.call_id not in self.call_ids:
                 self._expect_call(event, self.run.name_call(event.call_id))
             translated = self._translate(event)
             if translated is not None:

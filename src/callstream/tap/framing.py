@@ -50,10 +50,11 @@ class BodyReader:
             return self._read_events()
         if self._size:
             data, self._size = self._size + data, b""
-        elif not self._left and (found := _SIZE.match(data)) is not None:
-            start, stop = found.end(), len(data) - len(_LINE_END)
-            if start + int(found[1], 16) == stop > start and data.endswith(_LINE_END):
-                return data[start:stop]
+        elif not self._left:
+            line = data.find(_LINE_END)
+            size = len(data) - line - 2 * len(_LINE_END)
+            if size > 0 and data[:line].lower() == b"%x" % size and data.endswith(_LINE_END):
+                return data[line + len(_LINE_END) : -len(_LINE_END)]
         return self._read_chunks(data)
 
     def end(self) -> bytes:

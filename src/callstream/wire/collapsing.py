@@ -407,6 +407,10 @@ class Collapser(ABC, Generic[C]):
                 self._decoder.expects_piece = False
                 self._thoughts.lead()
                 return self._pass(frame)
+            elif kind is ReasoningAppended and frame.text is not None and not self._slots:
+                self._decoder.expects_piece = False
+                self._thoughts.think([])  # a frame with a name holds more than text
+                return self._pass(frame)
         self._note(events)
         self._decoder.expects_piece = bool(pieces)
         ended = any(type(event) is ResponseEnded for event in events)
@@ -508,10 +512,13 @@ class Collapser(ABC, Generic[C]):
 
     def _text_in(self, frame: Frame, events: list[WireEvent]) -> tuple[object, str] | None:
         """The passage and the text of a frame that holds nothing else."""
-        said = [event for event in events if not isinstance(event, MessageStarted)]
-        if self._passages is None or len(said) != 1 or not isinstance(said[0], TextAppended | ReasoningAppended):
+        said = [event for event in events if type(event) is not MessageStarted]
+        if self._passages is None or len(said) != 1:
             return None
-        text = said[0].text
+        [piece] = said
+        if type(piece) is not TextAppended and type(piece) is not ReasoningAppended:
+            return None
+        text = piece.text
         passage = self._passages.passage_of(frame.payload) if text and frame.payload is not None else None
         return None if passage is None else (passage, text)
 
