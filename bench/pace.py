@@ -2,10 +2,11 @@
 
 Every stream is one run of a google-adk agent, served by one process on a core of its own: Callstream with SQLite and
 with PostgreSQL, ag_ui_adk's endpoint with the same agent, and a forwarder that only passes bytes on. The CPU time is that
-of the server's process; a database's own is apart. The latency is from the model's write to the client's read, for
-Callstream with every delta in the journal before it is shown. Model and clients are this process, on the other core: a
-rung in which they use more than 80 % of it says nothing about the server, and is marked void. A server that delivers less
-than nine tenths of the deltas in time falls behind.
+of the server's process; that of a database is apart, and so is that of the three servers of NATS that are a log beside it.
+The latency is from the model's write to the client's read, for Callstream with every delta in the journal before it is
+shown. Model, clients, databases and logs are on the other core: a rung in which model and clients use more than 80 % of it
+says nothing about the server, and is marked void. A server that delivers less than nine tenths of the deltas in time falls
+behind.
 
 ``--what`` and ``--maker`` say what models write, and which class of google-adk's reads it; both may be repeated. ``mixed``
 is a load of runs that start, write seven parts of text and three of arguments, run their tool and end, and then the next
@@ -33,6 +34,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from bench.load import Clients, Maker, Model, What
+from bench.nats import Cluster, nats_cluster, with_log
 from bench.postgres import postgres_url, with_schema
 from bench.server import server
 from bench.table import Table
@@ -52,6 +54,8 @@ WITH_SESSIONS = ("continuing, SQLite", "not continuing, SQLite")
 """Callstream with sessions on disk, whose runs another process could go on with, and could not; on request only."""
 GATHERING = "callstream, gathering {:g} ms"
 """On request only: SQLite, with another time for which what several runs bring gathers."""
+WITH_LOG = "callstream, PostgreSQL + NATS"
+"""On request only."""
 OURS = "callstream, SQLite"
 STEPS = (
     ("httpx alone", "httpx"),
@@ -83,6 +87,7 @@ class Rung(NamedTuple):
 
     micros: float
     database: float | None
+    log: float | None
     p50: float
     p99: float
     share: float
@@ -97,7 +102,18 @@ Found: TypeAlias = dict[tuple[str, int, float], Rung]
 
 
 class Database(NamedTuple):
+    """``cluster``: the servers of a log beside it."""
+
     url: str
+    cluster: Cluster | None = None
+
+    def journal(self) -> str:
+        name = f"pace_{uuid.uuid4().hex[:12]}"
+        url = with_schema(self.url, name)
+        return url if self.cluster is None else with_log(url, self.cluster.log, name)
+
+    def log_seconds(self) -> float:
+        return 0.0 if self.cluster is None else self.cluster.cpu_seconds()
 
     def cpu_seconds(self) -> float:
         """Of all its processes. Of one that was not started for the measurement nothing is known, and this is 0."""
@@ -125,11 +141,17 @@ async def measure(
 ) -> Rung:
     gather = float(which.split()[-2]) if which.endswith(GATHERING.partition("{:g}")[2]) else None
     model = Model(pace, least_seconds(streams, seconds) + SPARE, load.what, load.maker)
-    journal = None if database is None else with_schema(database.url, f"pace_{uuid.uuid4().hex[:12]}")
+    journal = None if database is None else database.journal()
+    of_log: list[float] = []
+
+    def count() -> float:
+        """Before and after."""
+        of_log.append(database.log_seconds() if database else 0.0)
+        return database.cpu_seconds() if database else 0.0
+
     async with model.listen() as base_url:
         with server(which.partition(",")[0], base_url, journal, load.maker, gather=gather) as (address, pid):
             clients = Clients(address, go_on=load.what == "mixed")
-            count = database.cpu_seconds if database else lambda: 0.0
             written = (lambda: model.written) if load.what == "mixed" else None
             found = await use(clients, pid, streams, seconds, count=count, written=written)
     if (found.early and load.what != "mixed") or not found.latencies.count:
@@ -138,6 +160,7 @@ async def measure(
     rung = Rung(
         found.micros,
         found.other / found.latencies.count * 1e6 if database else None,
+        (of_log[1] - of_log[0]) / found.latencies.count * 1e6 if database and database.cluster else None,
         found.latencies.quantile(0.5),
         found.latencies.quantile(0.99),
         found.share,
@@ -259,6 +282,7 @@ def measure_rungs(
             "deltas/s",
             "µs",
             "database's µs",
+            "log's µs",
             "p50 ms",
             "p99 ms",
             "of a core",
@@ -271,14 +295,17 @@ def measure_rungs(
         database: Database | None = None
         if any("PostgreSQL" in which for which in servers):
             database = Database(stack.enter_context(postgres_url()))
+        logged: Database | None = None
+        if database is not None and WITH_LOG in servers:
+            logged = database._replace(cluster=stack.enter_context(nats_cluster(3)))
         for load, (streams, pace), which in product(loads, rungs, servers):
             if which == "ag_ui_adk" and (streams, pace) != (20, 20):
                 continue
-            behind = database if "PostgreSQL" in which else None
+            behind = logged if which == WITH_LOG else database if "PostgreSQL" in which else None
             rung = asyncio.run(measure(which, streams, pace, seconds, behind, load))
             found[load][which, streams, pace] = rung
-            by_database = "" if rung.database is None else rung.database
-            cells = (rung.micros, by_database, rung.p50, rung.p99, f"{rung.share:.0%}", rung.memory)
+            apart = ("" if part is None else part for part in (rung.database, rung.log))
+            cells = (rung.micros, *apart, rung.p50, rung.p99, f"{rung.share:.0%}", rung.memory)
             table.row(which, str(load), streams, f"{pace:g}", *cells, f"{rung.driver:.0%}", rung.remark)
     table.print()
     return found
@@ -319,7 +346,7 @@ def measure_memory(found: Found) -> Idle:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=(*SERVERS, *WITH_SESSIONS), action="append", help="fewer servers")
+    parser.add_argument("--only", choices=(*SERVERS, WITH_LOG, *WITH_SESSIONS), action="append", help="fewer servers")
     parser.add_argument(
         "--gather", type=float, action="append", help="only Callstream, whose journal gathers for so many milliseconds"
     )
