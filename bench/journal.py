@@ -31,11 +31,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from itertools import count, islice
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.journalcost import RUNS, cost_table, engine_of
+from bench.journalcost import PACE, RUNS, cost_table, engine_of
 from bench.nats import Cluster, nats_cluster, with_log
 from bench.postgres import postgres_url, with_schema
 from bench.table import Table
@@ -357,9 +358,8 @@ async def measure(
             await follow_table(backend, server, folder, quick, verdicts, cluster)
         if only in (None, "cost"):
             engine = await engine_of(server, cluster)
-            await cost_table(
-                backend, lambda: fresh(backend, server, folder, cluster), engine, quick, options.runs or RUNS
-            )
+            opened = partial(fresh, backend, server, folder, cluster)
+            await cost_table(backend, opened, engine, options.runs or RUNS, pace=options.pace, quick=quick)
 
 
 def main() -> int:
@@ -367,6 +367,7 @@ def main() -> int:
     parser.add_argument("--backend", choices=["sqlite", "postgres", "nats", "both", "all"], default="both")
     parser.add_argument("--only", choices=["rate", "bytes", "follow", "cost"], help="one table")
     parser.add_argument("--runs", type=int, action="append", help="of the table of costs; may be repeated")
+    parser.add_argument("--pace", type=float, default=PACE, help="deltas a second of each of them")
     parser.add_argument("--quick", action="store_true", help="fewer rows, a rougher figure")
     parser.add_argument("--follow", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 """What a delta costs at the pace of a model, on each kind of journal: a table of ``bench.journal``.
 
-So many runs write 20 deltas of eight characters a second, each on its own; what comes together within some milliseconds
-the journal writes together. Counted for a delta: the CPU time of this process, all that makes them included; that of the
-database's and of the log's servers, all of them; the bytes by which their files have grown, before anything is compacted
+So many runs write 20 deltas of eight characters a second (``--pace``), each on its own; what comes together within some
+milliseconds the journal writes together. Counted for a delta: the CPU time of this process, all that makes them included;
+that of the database's and of the log's servers, all of them; the bytes by which their files have grown, before compaction
 (PostgreSQL's without its write-ahead log, which it uses again); and the time from calling ``append`` to its answer. Once
 nobody reads, and once another process follows all runs: then its CPU time, too, and the time from calling ``append`` to the
 delta in its hands. All processes share the machine; what is written in more than a tenth longer than its time is marked, for
@@ -26,7 +26,7 @@ from bench.table import Table
 from callstream.events import CallStarted, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
 
-DELTAS_A_SECOND = 20
+PACE = 20.0
 RUNS = (1, 100, 300, 1000)
 AT_ONCE = 100
 SETTLING_SECONDS = 3
@@ -174,17 +174,17 @@ async def follow_all(url: str, runs: int, each: int) -> None:
     await journal.aclose()
 
 
-async def paced(journal: Journal, runs: int, seconds: float, engine: Engine, read_at: str | None) -> Cost:
+async def paced(journal: Journal, runs: int, pace: float, seconds: float, engine: Engine, read_at: str | None) -> Cost:
     for first in range(0, runs, AT_ONCE):
         await asyncio.gather(*(begin(journal, number) for number in range(first, min(runs, first + AT_ONCE))))
     answers: list[float] = []
-    each = int(seconds * DELTAS_A_SECOND)
+    each = int(seconds * pace)
 
     async def write(number: int) -> None:
-        due = time.perf_counter() + number / runs / DELTAS_A_SECOND
+        due = time.perf_counter() + number / runs / pace
         for _ in range(each):
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            due += 1 / DELTAS_A_SECOND
+            due += 1 / pace
             began = time.perf_counter()
             await journal.append(f"run {number}", [TextAppended("m", stamp())])
             answers.append(time.perf_counter() - began)
@@ -223,12 +223,14 @@ async def cost_table(
     backend: str,
     opened: Callable[[], AbstractAsyncContextManager[Any]],
     engine: Engine,
-    quick: bool,
     runs: Sequence[int],
+    *,
+    pace: float,
+    quick: bool,
 ) -> None:
     """``opened`` gives the URLs of empty journals, as an async context manager."""
     table = Table(
-        f"journal, cost, {backend}: for a delta, at {DELTAS_A_SECOND} a second and run",
+        f"journal, cost, {backend}: for a delta, at {pace:g} a second and run",
         [
             *("runs", "µs here", "µs of the database", "µs of the log", "bytes", "answer p50, ms", "p99, ms"),
             *("µs of a reader elsewhere", "there p50, ms", "there p99, ms", ""),
@@ -238,7 +240,7 @@ async def cost_table(
         async with opened() as store:
             journal = open_journal(store.url, housekeeping=None)
             seconds = (5 if quick else 20) * (1 if count > 1 else 3)
-            cost = await paced(journal, count, seconds, engine, store.url if is_read else None)
+            cost = await paced(journal, count, pace, seconds, engine, store.url if is_read else None)
             await journal.aclose()
         there = ("no", "", "") if cost.read is None else cost.read
         servers = [part if part else "" for part in (cost.database, cost.log)]

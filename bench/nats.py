@@ -40,9 +40,11 @@ def free_ports(count: int) -> list[int]:
 
 
 class Node:
-    """One server. ``port`` is the clients', ``monitor`` the one for its state."""
+    """One server. ``port`` is the clients', ``monitor`` the one for its state. ``more``: of its configuration."""
 
-    def __init__(self, folder: Path, number: int, routes: list[int], *, sync: bool, jetstream: bool = True) -> None:
+    def __init__(
+        self, folder: Path, number: int, routes: list[int], *, sync: bool, jetstream: bool = True, more: str = ""
+    ) -> None:
         self.name = f"n{number}"
         self.port, self.monitor = free_ports(2)
         self._route = routes[number]
@@ -62,6 +64,7 @@ class Node:
             f'http: "127.0.0.1:{self.monitor}"\n'
             + (f'jetstream {{ store_dir: "{self._folder}/data"{always} }}\n' if jetstream else "")
             + cluster
+            + more
         )
 
     @property

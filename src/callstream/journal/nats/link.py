@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 import urllib.request
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -187,6 +188,8 @@ class Link:
         self._client: Client | None = None
         self._asking: set[asyncio.Future[Msg]] = set()
         self._breaks = 0
+        self._tls: ssl.SSLContext | None = None
+        self._handshakes = 0
 
     async def open(self, broke: Callable[[], object]) -> None:
         self._client = None
@@ -302,11 +305,14 @@ class Link:
 
     async def _connect(self) -> None:
         client = Client()
+        self._tls = ssl.create_default_context() if self._address.servers[0].startswith("tls:") else None
+        self._handshakes = 0
         try:
             await asyncio.wait_for(
                 client.connect(
                     servers=list(self._address.servers),
                     name="callstream",
+                    tls=self._tls,
                     user_credentials=self._address.credentials,
                     connect_timeout=2,
                     **_RECONNECTING,
@@ -326,6 +332,10 @@ class Link:
             await _give_up(client)
             raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
         self._client = client
+        if self._is_bare():
+            raise JournalError(
+                f"{self.where} could not be used: expected TLS, as tls:// in the URL says, got a server without"
+            )
         version = client.connected_server_version
         if (version.major, version.minor) < _OLDEST:
             raise JournalError(
@@ -340,7 +350,20 @@ class Link:
             asking.cancel()
 
     async def _reconnected(self) -> None:
+        if self._is_bare():
+            _log.error(
+                "%s has come back without TLS: what it would get goes to the index until this process is restarted",
+                self.where,
+            )
+            await self.close()
         self._broke()
+
+    def _is_bare(self) -> bool:
+        """Whether the last connection was made without TLS though it should have it: the client lets the server decide."""
+        if self._tls is None:
+            return False
+        before, self._handshakes = self._handshakes, self._tls.session_stats()["connect_good"]
+        return self._handshakes == before
 
     async def _prepare_stream(self, name: str) -> None:
         try:
