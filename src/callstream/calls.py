@@ -21,7 +21,7 @@ import json
 from collections.abc import Container, Iterable, Iterator
 from enum import StrEnum
 from itertools import count
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -235,6 +235,22 @@ def refusal(call: Call) -> str:
             return f"the arguments of {call.name} cannot be read{detail}, so {consequence}; call it again"
         case _:
             return f"{fate}: the call was interrupted"
+
+
+_YES: Final = frozenset({"yes", "true", "accept", "accepted", "approve", "approved", "confirm", "confirmed"})
+_NO: Final = frozenset(
+    {"no", "false", "reject", "rejected", "deny", "denied", "decline", "declined", "cancel", "cancelled"}
+)
+
+
+def decision(answer: Any) -> bool | None:
+    """Yes or no, however the answer to a question says it; None if it says neither."""
+    if isinstance(answer, dict):
+        answer = next((answer[key] for key in ("confirmed", "approved", "accepted", "result") if key in answer), None)
+    if isinstance(answer, str):
+        word = answer.strip().lower()
+        return True if word in _YES else False if word in _NO else None
+    return answer if isinstance(answer, bool) else None
 
 
 CallEvent: TypeAlias = (

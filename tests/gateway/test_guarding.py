@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import pytest
 from google.genai.types import FinishReason
@@ -17,7 +18,7 @@ from callstream.calls import CallState
 from callstream.gateway import GatewaySettings
 from callstream.guards import Guard, Rule, Rules, ask
 from callstream.guards.cedar import CedarPolicies
-from callstream.testing import Delay, Finish, Parallel, Text, ToolCall, Truncated
+from callstream.testing import Delay, Finish, HttpError, Parallel, Text, ToolCall, Truncated
 from tests.gateway.gates import NAMES, Gate, awaiting, gate
 from tests.sdks import SDKS, Answer
 from tests.server.serving import run_input, tool_message
@@ -163,8 +164,8 @@ async def test_text_before_a_guarded_call_is_not_held(wire: str) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize(
     ("said", "passes"),
-    [({"approved": True}, True), ({"approved": False, "comment": "not on Fridays"}, False), ("what?", False)],
-    ids=["yes", "no", "neither"],
+    [({"approved": True}, True), ({"approved": False, "comment": "not on Fridays"}, False), ("Yes", True)],
+    ids=["yes", "no", "a word"],
 )
 async def test_a_person_decides(wire: str, said: Any, passes: bool) -> None:
     rule = Rules([Rule(name="ask", tool="write", action="ask", message="Writing is risky.")])
@@ -180,7 +181,50 @@ async def test_a_person_decides(wire: str, said: Any, passes: bool) -> None:
         assert calls_of(told) == ([("write", GOOD.args)] if passes else [])
         if not passes:
             assert "write was refused: a person refused it" in told.text
-            assert ("not on Fridays" in told.text) is (said != "what?")
+            assert "not on Fridays" in told.text
+
+
+@pytest.mark.parametrize("said", ["what?", {"aproved": True}, 1])
+async def test_what_is_neither_yes_nor_no_is_refused_and_the_question_stays_open(said: Any) -> None:
+    guards = [lambda call: ask("Risky.")]
+    async with gate("anthropic", [[GOOD, Finish()]], guards=guards) as gateway, asked(gateway) as answer:
+        question = await awaiting(gateway)
+        body, clear = (
+            run_input(None, thread=question.thread_id, messages=[tool_message(question.call_id, reply)])
+            for reply in (said, True)
+        )
+        refused = await gateway.server.post("/agui", json=body)
+        assert (refused.status_code, "answer_refused" in refused.text) == (409, True)
+        assert "asks for yes or no" in refused.text
+        assert (await gateway.server.post("/agui", json=clear)).status_code == 200
+        assert calls_of(await asyncio.wait_for(answer, 30)) == [("write", GOOD.args)]
+
+
+@pytest.mark.parametrize(
+    "script", [[Text("I write."), BAD], [BAD, Text("So.")], [BAD]], ids=["after", "before", "alone"]
+)
+@pytest.mark.parametrize("in_pieces", [True, False], ids=["pieces", "whole"])
+@pytest.mark.parametrize("guard", [RULES, CUT], ids=["denied", "cut"])
+async def test_a_chat_of_google_genai_remembers_a_turn_with_a_refused_call(
+    script: list[Any], in_pieces: bool, guard: Guard
+) -> None:
+    """It forgets turns in which a chunk has no parts."""
+    async with gate("gemini", [[*script, Finish()]], guards=[guard], stream_args_unasked=in_pieces) as gateway:
+        async with SDKS["gemini"].client(gateway.base_url, None, 0) as client:
+            chat = client.aio.chats.create(model="gemini-3-flash-preview")
+            parts = [chunk.candidates[0].content.parts async for chunk in await chat.send_message_stream("Write.")]
+        assert all(parts)
+        history = chat.get_history(curated=True)
+        assert REFUSED in "".join(part.text or "" for content in history for part in content.parts)
+
+
+@pytest.mark.parametrize("status", [400, 529])
+async def test_a_request_that_the_provider_refuses_is_a_run_that_failed(status: int) -> None:
+    async with gate("anthropic", [[HttpError(status, "key sk-secret is wrong")]]) as gateway:
+        with pytest.raises(anthropic.APIStatusError):
+            await answer_of(gateway)
+        [run] = await gateway.runs()
+        assert (run.outcome, run.reason) == ("failed", f"UpstreamRefused: anthropic answered {status}")
 
 
 async def test_a_question_that_nobody_answers_is_a_refusal_and_is_withdrawn() -> None:

@@ -135,7 +135,14 @@ CUT_ENDS |= {
     for is_last in (True, False)
 }
 CUT_ENDS |= {
-    ("gemini", is_last): [{"candidates": [{"index": 0, "finishReason": "STOP"}], "responseId": "g"}]
+    ("gemini", is_last): [
+        {
+            "candidates": [
+                {"index": 0, "finishReason": "STOP", "content": {"role": "model", "parts": [{"text": ""}]}},
+            ],
+            "responseId": "g",
+        }
+    ]
     for is_last in (True, False)
 }
 

@@ -46,7 +46,7 @@ from callstream.adk.calls import (
 )
 from callstream.adk.contents import ClientAnswer, answer_in, message_received, response_part
 from callstream.adk.invocations import Speaker
-from callstream.adk.presentation import CONFIRM_TOOL, decision
+from callstream.adk.presentation import CONFIRM_TOOL, decision_text
 from callstream.adk.tapping import server_tools
 from callstream.adk.threads import id_in_session
 from callstream.agui.input import CANCELLED
@@ -364,7 +364,7 @@ class ClientAnswers:
         wire_id = self._calls.id_of(call)
         if call.name == CONFIRM_TOOL and wire_id not in self._order:
             await taken.record(self._run)
-            self._sentences.append(decision(answer.content))
+            self._sentences.append(decision_text(answer.content))
         else:
             self._parts[wire_id] = self._part(call, answer)
             self._unrecorded[wire_id] = taken

@@ -29,7 +29,7 @@ from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from pydantic_core import to_jsonable_python
 
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.calls import Call, CallState
+from callstream.calls import Call, CallState, decision
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -60,10 +60,6 @@ _CONFIRMED: Final[dict[str, Any]] = {
     "properties": {"confirmed": {"type": "boolean"}, "payload": {}},
     "required": ["confirmed"],
 }
-_YES: Final = frozenset({"yes", "true", "accept", "accepted", "approve", "approved", "confirm", "confirmed"})
-_NO: Final = frozenset(
-    {"no", "false", "reject", "rejected", "deny", "denied", "decline", "declined", "cancel", "cancelled"}
-)
 
 
 # -- questions --
@@ -131,7 +127,7 @@ def _object(value: Any) -> dict[str, Any]:
 def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None:
     """Why an answer is not the one that google-adk asked for; None if it is. A workflow would fail for good on it."""
     if question.name == CONFIRMATION:
-        return None if _decision(response) is not None else 'expected {"confirmed": true} or {"confirmed": false}'
+        return None if decision(response) is not None else 'expected {"confirmed": true} or {"confirmed": false}'
     if question.name == CREDENTIAL:
         return (
             None
@@ -185,16 +181,7 @@ def _schema(question: types.FunctionCall) -> dict[str, Any] | None:
 def confirmation(response: dict[str, Any]) -> dict[str, Any]:
     """A decision as google-adk takes it, with the payload and nothing else: it fails on any other key."""
     payload = {"payload": response["payload"]} if "payload" in response else {}
-    return {"confirmed": _decision(response) is True, **payload}
-
-
-def _decision(response: dict[str, Any]) -> bool | None:
-    """Yes or no, however the client says it; None if it says neither."""
-    said = next((response[key] for key in ("confirmed", "approved", "accepted", "result") if key in response), None)
-    if isinstance(said, str):
-        word = said.strip().lower()
-        return True if word in _YES else False if word in _NO else None
-    return said if isinstance(said, bool) else None
+    return {"confirmed": decision(response) is True, **payload}
 
 
 def credential(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:

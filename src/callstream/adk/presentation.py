@@ -22,6 +22,7 @@ from callstream.agui import AguiEvent, Conversation, Translator
 from callstream.agui.events import MessagesSnapshot, RunError, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
 from callstream.agui.input import result_value
 from callstream.agui.messages import AssistantMessage, Metadata
+from callstream.calls import decision
 from callstream.errors import AnswerRefused, JournalError, TooMany
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal
@@ -70,17 +71,13 @@ class Predictions:
         return any(mapping.tool == tool_name and mapping.emit_confirm_tool for mapping in self._mappings)
 
 
-def decision(content: str) -> str:
+def decision_text(content: str) -> str:
     """What a client's user said to ``confirm_changes``, as a sentence for the model."""
-    said: Any = result_value(content)
-    if said is content:
-        said = content.strip().lower()
-    if isinstance(said, dict):
-        said = next((said[key] for key in ("accepted", "approved", "confirmed") if key in said), said)
-    if said is True or said in ("accepted", "approved", "confirmed", "accept", "approve", "confirm", "yes"):
-        return "The user accepted the changes."
-    if said is False or said in ("rejected", "declined", "reject", "decline", "no"):
-        return "The user rejected the changes."
+    match decision(result_value(content)):
+        case True:
+            return "The user accepted the changes."
+        case False:
+            return "The user rejected the changes."
     return f"The user answered the question about the changes: {content}"
 
 

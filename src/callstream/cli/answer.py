@@ -23,6 +23,7 @@ from callstream.cli.place import journal_url, open_place
 from callstream.cli.sources import ServerSource
 from callstream.events import CallProgressed
 from callstream.guards import APPROVAL
+from callstream.runtime.questions import check_answer
 
 
 def add_to(commands: Commands) -> None:
@@ -118,6 +119,7 @@ async def _answer_question(options: argparse.Namespace, message: dict[str, Any],
         (row,) = await journal.runs(run_id=call.run_id, limit=1)
         async with Callstream(journal).run(str(call.thread_id), principal=row.principal) as run:
             result = None if options.error is not None else json.loads(message["content"])
+            check_answer(call.call_id, result, options.error)
             await run.answer(call, result, error=options.error, message_id=message["id"])
         answered = await journal.call(call.call_id)
         assert answered is not None

@@ -33,8 +33,7 @@ def add_to(commands: Commands) -> None:
             callstream gateway --host 0.0.0.0 --auth   # with a key in CALLSTREAM_GATEWAY_KEY""",
     )
     add_journal(parser)
-    add_address(parser)
-    parser.set_defaults(port=8100)
+    add_address(parser, default_port=8100)
     parser.add_argument(
         "--upstream",
         action="append",
@@ -97,7 +96,8 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     )
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
-    bases = {name: f"base URL for {name}" for name in ("anthropic", "openai/v1", "gemini", *upstreams)}
+    known = {"anthropic": "anthropic", "openai": "openai/v1", "gemini": "gemini"}
+    bases = {path: f"base URL for {path}" for path in [*known.values(), *(upstreams.keys() - known)]}
     return await serve_made(app, options, out, bases)
 
 

@@ -42,10 +42,14 @@ class Commands:
         return made
 
 
-def add_address(parser: argparse.ArgumentParser) -> None:
+def add_address(parser: argparse.ArgumentParser, *, default_port: int = 8000) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument(
-        "--port", type=port, default=8000, metavar="N", help="the port; 0 picks a free one (default: 8000)"
+        "--port",
+        type=port,
+        default=default_port,
+        metavar="N",
+        help=f"the port; 0 picks a free one (default: {default_port})",
     )
 
 

@@ -21,6 +21,10 @@ class AnswerBroken(CallstreamError):
     """The upstream broke an answer off, or it was not read any more."""
 
 
+class UpstreamRefused(CallstreamError):
+    """The upstream has refused a request. What it said went to the client and nowhere else: keys can be in it."""
+
+
 class Answer:
     """The bytes of one answer, as they come. ``key`` is that of the request, None if it can be compared with no other."""
 

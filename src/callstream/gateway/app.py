@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 
 from callstream import Callstream
 from callstream.errors import CallstreamError, JournalError, UsageError, WireError
-from callstream.gateway.answers import Answer, AnswerBroken, Answers
+from callstream.gateway.answers import Answer, AnswerBroken, Answers, UpstreamRefused
 from callstream.gateway.approvals import Approvals
 from callstream.gateway.conversation import comes_back, conversation_of, principal_of, request_key
 from callstream.gateway.durable import read_durable
@@ -50,6 +50,7 @@ logger = logging.getLogger("callstream.gateway")
 KEY_HEADER: Final = "callstream-key"
 _LINGER: Final = 60.0
 _OK: Final = 200
+_ERRORS: Final = 400
 _HOP_BY_HOP: Final = frozenset(
     {
         "connection",
@@ -367,6 +368,7 @@ class Gateway:
         """Reads one answer from its upstream, in the run that it belongs to, to its end."""
         turn: Turn | None = None
         error: BaseException | None = None
+        refused: UpstreamRefused | None = None
         said = asked.said()
         try:
             if asked.provider is not None:
@@ -376,6 +378,8 @@ class Gateway:
             await self._pass_on(answer, asked, turn)
             if turn is not None and asked.provider is not None and answer.status == _OK:
                 self._turns.remember(turn, said, answer_id(asked.provider.wire, answer.content))
+            elif answer.status >= _ERRORS:
+                refused = UpstreamRefused(f"{asked.upstream.name} answered {answer.status}")
         except BaseException as broken:
             error = broken
             if not isinstance(broken, Exception):
@@ -385,7 +389,7 @@ class Gateway:
         finally:
             answer.end(error)
             if turn is not None:
-                await self._turns.answered(turn, error)
+                await self._turns.answered(turn, error or refused)
 
     async def _pass_on(self, answer: Answer, asked: _Asked, turn: Turn | None) -> None:
         began = perf_counter()

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from callstream.calls import Call
-from callstream.errors import CallstreamError
+from callstream.calls import Call, decision
+from callstream.errors import AnswerRefused, CallstreamError
 from callstream.events import CallCompleted, CallStarted, Question, RunStarted
 from callstream.guards import APPROVAL
 from callstream.journal import Journal
@@ -89,6 +89,14 @@ class Questions:
             await run.end(None)
 
 
+def check_answer(call_id: str, result: Any, error: str | None) -> None:
+    """Raises AnswerRefused for what is neither yes nor no, nor what the tool would have returned."""
+    if error is None and decision(_said(result)) is None and "payload" not in _said(result):
+        raise AnswerRefused(
+            call_id, f'{call_id} asks for yes or no: expected true, false or {{"approved": true}}, got {result!r:.100}'
+        )
+
+
 class Decision(msgspec.Struct, frozen=True):
     """What a person has said. All that is not clearly a yes is a no."""
 
@@ -98,12 +106,14 @@ class Decision(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, answer: Call) -> Decision:
-        result: Any = answer.result
-        if isinstance(result, str):
-            try:
-                result = json.loads(result)
-            except ValueError:
-                pass
-        said = result if isinstance(result, dict) else {"approved": result}
-        is_yes = answer.error is None and (said.get("approved") is True or said.get("confirmed") is True)
-        return cls(is_yes, said, answer.error)
+        said = _said(answer.result)
+        return cls(answer.error is None and decision(said) is True, said, answer.error)
+
+
+def _said(result: Any) -> dict[str, Any]:
+    if isinstance(result, str):
+        try:
+            result = json.loads(result)
+        except ValueError:
+            pass
+    return result if isinstance(result, dict) else {"approved": result}

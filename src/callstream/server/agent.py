@@ -43,6 +43,7 @@ from callstream.runtime import Run, StartedRun
 from callstream.runtime.answers import Directory
 from callstream.runtime.continuing import OnDivergence, pack
 from callstream.runtime.programs import check_journal
+from callstream.runtime.questions import check_answer
 
 logger = logging.getLogger("callstream.server")
 
@@ -247,6 +248,22 @@ class FunctionHost:
                 else:
                     await run.answer(answer.call_id, answer.result, error=answer.error, message_id=answer.message_id)
             await _await_client(run, client_tools)
+
+
+class AnswersHost(FunctionHost):
+    """Records answers to questions that are asked beside a run. Whoever has asked finds them in the journal."""
+
+    def __init__(self, callstream: Callstream) -> None:
+        super().__init__(_do_nothing, callstream)
+
+    async def begin(self, run_input: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun:
+        for answer in _answers_in(run_input):
+            check_answer(answer.call_id, answer.result, answer.error)
+        return await super().begin(run_input, principal, exclusive=exclusive)
+
+
+async def _do_nothing(run_input: RunAgentInput) -> None:
+    """The agent where there is nothing to do but to record."""
 
 
 class _Answer(msgspec.Struct, frozen=True):

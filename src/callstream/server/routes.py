@@ -26,7 +26,7 @@ from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
 from callstream.runtime.questions import may_have_questions
 from callstream.server.access import Access
-from callstream.server.agent import AppHost, FunctionHost, Host, Importer, OlderClient, Presenter, answered_in
+from callstream.server.agent import AnswersHost, AppHost, Host, Importer, OlderClient, Presenter, answered_in
 from callstream.server.eventstream import EventStream, Frame, Outlet, Pulse
 from callstream.server.health import JournalHealth
 from callstream.server.requests import (
@@ -99,10 +99,6 @@ class StreamSeat:
         return moved
 
 
-async def _do_nothing(run_input: RunAgentInput) -> None:
-    """The agent for answers that are recorded, and no more."""
-
-
 class RunRoutes:
     """``driver`` has the runs of this process; everything else is in the journal."""
 
@@ -116,7 +112,7 @@ class RunRoutes:
         view: View | None = None,
     ) -> None:
         self._host = host
-        self._answering = FunctionHost(_do_nothing, host.callstream)
+        self._answering = AnswersHost(host.callstream)
         self._driver = driver
         self._health = health
         self._journal = host.callstream.journal

@@ -21,7 +21,7 @@ from callstream.agui import View
 from callstream.agui.input import result_value
 from callstream.agui.results import result_text
 from callstream.agui.translator import tools_in
-from callstream.calls import CallState
+from callstream.calls import CallState, decision
 from callstream.errors import UsageError, warn_of_name
 from callstream.events import (
     ArgsAppended,
@@ -430,7 +430,7 @@ class ChunkTranslator:
             yield from self._announce(call)
         call.is_answered = True
         if call.about is not None:
-            call.about.is_denied = isinstance(outcome, CallReturned) and says_no(outcome.result)
+            call.about.is_denied = isinstance(outcome, CallReturned) and decision(outcome.result) is False
             return
         about = {"toolCallId": outcome.call_id}
         match outcome:
@@ -544,9 +544,3 @@ def error_text(outcome: CallDiscarded | CallFailed, view: View) -> str:
     shown = msgspec.json.decode(result_text(outcome, view))
     detail = shown.get("detail")
     return f"{shown['error']}: {detail}" if detail else str(shown["error"])
-
-
-def says_no(answer: Any) -> bool:
-    """Whether the answer to a question forbids what was asked about, however the host spells it."""
-    said = [answer.get(key) for key in ("confirmed", "approved", "accepted")] if isinstance(answer, dict) else [answer]
-    return any(each is False for each in said)

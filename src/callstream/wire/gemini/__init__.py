@@ -117,7 +117,7 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
         elif kept:
             passing.append({**candidate, "content": {**candidate["content"], "parts": kept}})
         elif candidate.get("finishReason"):
-            passing.append({**candidate, "content": _without(candidate["content"], "parts")})
+            passing.append(_silent(candidate))
         elif last is not None:
             # A checkpoint in the middle of a call is none for a program that gets it whole.
             yield Split({"candidates": [_without(candidate, "content", "index", _CONTINUATION[0])]}, last)
@@ -255,6 +255,13 @@ def _without(value: dict[str, Any], *fields: str) -> dict[str, Any]:
     return {field: value[field] for field in value if field not in fields}
 
 
+def _silent(candidate: dict[str, Any]) -> dict[str, Any]:
+    """A candidate without what it says. Gemini writes an empty text then, and google-genai's chats forget a turn in which a
+    chunk has no parts.
+    """
+    return {**candidate, "content": {"role": "model", **(candidate.get("content") or {}), "parts": [{"text": ""}]}}
+
+
 def _bare(candidate: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
     """A candidate with some of its parts, and nothing that belongs to its end."""
     content = {**candidate["content"], "parts": parts}
@@ -275,26 +282,20 @@ class GeminiJoint(Joint):
         if not any(_parts(candidate) for candidate in candidates):
             return None, value
         unfinished = [_without(each, "finishReason") for each in candidates]
-        return {**value, "candidates": unfinished}, {
-            **value,
-            "candidates": [_without(each, "content") for each in candidates],
-        }
+        return {**value, "candidates": unfinished}, {**value, "candidates": [_silent(each) for each in candidates]}
 
     def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        candidates = [
-            {**each, "content": {**(each.get("content") or {}), "parts": self._kept(_parts(each))}}
-            for each in value.get("candidates") or []
-        ]
-        return {**value, "candidates": candidates}
+        return {**value, "candidates": [self._kept(each) for each in value.get("candidates") or []]}
 
-    def _kept(self, parts: list[Any]) -> list[Any]:
-        return [part for part in parts if (part.get("functionCall") or {}).get("id") not in self._dropped]
+    def _kept(self, candidate: dict[str, Any]) -> dict[str, Any]:
+        parts = [part for part in _parts(candidate) if (part.get("functionCall") or {}).get("id") not in self._dropped]
+        return {**candidate, "content": {**candidate["content"], "parts": parts}} if parts else _silent(candidate)
 
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
         yield {"candidates": [{"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}]}
 
     def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
-        yield {**self._begun, "candidates": [{"index": 0, "finishReason": "STOP"}]}
+        yield {**self._begun, "candidates": [_silent({"index": 0, "finishReason": "STOP"})]}
 
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
         return value
