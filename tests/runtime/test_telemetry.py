@@ -350,6 +350,8 @@ async def test_attempts_are_linked_and_what_they_are_given_is_counted(collected:
         [first.context.span_id, second.context.span_id],
     ]
     assert [(span.attributes or {}).get("callstream.run.attempt") for span in (first, second, third)] == [None, 2, 3]
+    outcomes = [(span.attributes or {}).get("callstream.run.outcome") for span in (first, second, third)]
+    assert outcomes == ["handed_over", "handed_over", "finished"]
     assert [point.value for point in collected.metric("callstream.runs.taken_over")] == [2]
     assert [point.value for point in collected.metric("callstream.turns.given")] == [1]
     (interrupted,) = collected.metric("callstream.tools.interrupted")

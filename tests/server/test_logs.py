@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from callstream import Callstream
+from callstream.events import InputKept, RunStarted
 from callstream.server import ServerSettings
-from callstream.server.logs import JsonFormatter
+from callstream.server.logs import JsonFormatter, LogObserver
 
 from .agents import Scripted, Stepping
 from .serving import served
@@ -56,6 +57,17 @@ async def test_runs_and_calls_are_told_with_their_ids(cs: Callstream, lines: io.
     assert {call["call_id"] for call in calls} == {f"call-{stream.run_id}"}
     assert (ended["outcome"], ended["calls"]) == ("finished", 1)
     assert ended["seconds"] >= 0
+
+
+async def test_a_run_that_another_process_goes_on_with_is_not_said_to_have_ended(
+    cs: Callstream, lines: io.StringIO
+) -> None:
+    log = LogObserver()
+    run = await cs.begin(RunStarted("thread"), "r", kept=InputKept("app", "{}"))
+    log.run_started(run)
+    assert await run.hand_over()
+    log.run_ended(run)
+    assert [record["message"] for record in told(lines)] == ["run r of thread thread started"]
 
 
 async def test_a_failure_is_told_with_its_exception(cs: Callstream, lines: io.StringIO) -> None:

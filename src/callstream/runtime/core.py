@@ -175,6 +175,11 @@ class RunCore(ABC):
         return None if self._end.ending is None else self._end.ending.outcome
 
     @property
+    def is_left(self) -> bool:
+        """Whether another process is to go on with it. Then it has ended here, and nowhere else."""
+        return self._end.is_left
+
+    @property
     def reason(self) -> str | None:
         """Why the run failed or was cancelled."""
         return None if self._end.ending is None else self._end.ending.reason

@@ -204,7 +204,7 @@ class Telemetry:
         observed = self._runs.pop(run.run_id, None)
         if observed is None:
             return
-        outcome = run.outcome or "failed"
+        outcome = "handed_over" if run.is_left else run.outcome or "failed"
         observed.span.set_attribute("callstream.run.outcome", outcome)
         if outcome == "failed":
             # The reason may be an exception's text, which may be anything; its first word names its kind.

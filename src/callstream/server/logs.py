@@ -68,6 +68,8 @@ class LogObserver:
         seconds = round(perf_counter() - self._began.pop(run.run_id, perf_counter()), 3)
         extra = {**_ids(run), "outcome": run.outcome, "seconds": seconds, "calls": len(run.calls)}
         named = (run.run_id, run.thread_id)
+        if run.is_left:
+            return  # it goes on, and the driver has said so
         if run.outcome == "failed":
             # Where the store failed, a traceback says nothing: it is the same for all runs of that moment.
             error = None if isinstance(run.error, JournalError) else run.error
