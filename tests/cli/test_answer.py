@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from callstream import Callstream
+from callstream.calls import CallState
+from callstream.events import Question
+from callstream.runtime import Run as CallstreamRun
+from callstream.runtime.questions import Asked, Decision, Questions
 from callstream.testing import Finish, HttpError, ScriptedProvider, Text, ToolCall
 
 from .commands import PATIENCE, Ran, Server, ran, serving
@@ -168,3 +175,18 @@ def test_an_answer_needs_a_server(run: Run) -> None:
     done = run("answer", "call", "1")
     assert (done.code, done.out) == (2, "")
     assert done.err == "callstream answer: expected a server: give --server URL or set CALLSTREAM_SERVER\n"
+
+
+async def test_a_question_without_an_agent_is_answered_in_the_journal(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    asked = Asked("question", "thread", None)
+    async with Callstream(url) as cs:
+        questions = Questions(cs.journal, partial(CallstreamRun.start, cs.engine, as_current=False))
+        await questions.ask(asked, {"tool": "pay"}, Question("confirmation", "May it run?"))
+        answer = partial(asyncio.to_thread, ran, "answer", "question", "--journal", url)
+        unclear = await answer(given='"perhaps"')
+        assert (unclear.code, "question asks for yes or no: expected true, false or" in unclear.err) == (1, True)
+        assert (await cs.journal.call("question")).state is CallState.AWAITING  # type: ignore[union-attr]
+        clear = await answer(given='"yes"')
+        assert (clear.code, clear.out) == (0, "call question completed\n")
+        assert Decision.of(await questions.answer(asked)).is_yes

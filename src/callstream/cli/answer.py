@@ -116,10 +116,10 @@ async def _answer_question(options: argparse.Namespace, message: dict[str, Any],
         _check_awaiting(call)
         if call.name != APPROVAL:
             raise CommandError(f"an agent has to hear the answer to call {call.call_id}: give it to a server, --server")
+        result = None if options.error is not None else json.loads(message["content"])
+        check_answer(call.call_id, result, options.error)
         (row,) = await journal.runs(run_id=call.run_id, limit=1)
         async with Callstream(journal).run(str(call.thread_id), principal=row.principal) as run:
-            result = None if options.error is not None else json.loads(message["content"])
-            check_answer(call.call_id, result, options.error)
             await run.answer(call, result, error=options.error, message_id=message["id"])
         answered = await journal.call(call.call_id)
         assert answered is not None
