@@ -64,7 +64,8 @@ def test_archive_moves_what_has_ended_and_other_commands_read_it(
     )
     address = (tmp_path / "archive").as_uri()
     assert run("archive", "--older-than", "1h", "--journal", journal_url, "--archive", address).out.startswith("0 runs")
-    told = json.loads(run("archive", "--journal", journal_url, "--archive", address, "--json").out)
+    assert run("archive", "--journal", journal_url, "--archive", address).out.startswith("0 runs")
+    told = json.loads(run("archive", "--all", "--journal", journal_url, "--archive", address, "--json").out)
     assert told["runs"] == told["archive"]["runs"] > 0
     done = run("runs", "--journal", journal_url)
     assert done.code == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,36 @@ async def test_a_journal_with_an_archive_is_not_opened_without(place: Place, fol
     assert await place.journal().runs() == []
     with pytest.raises(UsageError, match="no archive"):
         await place.journal().archive()
+
+
+async def test_a_process_that_was_opened_before_there_was_an_archive(place: Place, folder: Path) -> None:
+    """It says so, in place of runs without records and of promises that it cannot keep."""
+    async with place.journal() as older, place.journal(archive=folder.as_uri()) as journal:
+        await write(journal, "r")
+        assert len(await records(older, "r")) > 1
+        assert await journal.archive() == 1
+        for work in (partial(records, older, "r"), partial(older.read_whole, ["r"]), partial(older.forget, thread="t")):
+            with pytest.raises(JournalError, match="has runs in an archive: name it where you open"):
+                await work()
+        assert [row.run_id for row in await older.runs()] == ["r"]
+        await write(older, "s")
+        assert len(await older.read_whole(["s"])) > 1
+
+
+async def test_another_archive_is_refused(place: Place, folder: Path, tmp_path: Path) -> None:
+    async with place.journal(archive=folder.as_uri()) as journal:
+        await write(journal, "r")
+        assert await journal.archive() == 1
+        await write(journal, "s")
+    async with place.journal(archive=(tmp_path / "second").as_uri()) as other:
+        for work in (other.archive, partial(other.forget, thread="t")):
+            with pytest.raises(
+                JournalError, match=r"do not lie in the folder .*second.*: name the archive they are in"
+            ):
+                await work()
+    async with place.journal(archive=folder.as_uri()) as journal:
+        assert await journal.archive() == 1
+        assert len(await journal.read_whole(["r", "s"])) > 2
 
 
 async def test_a_copy_has_what_lies_in_the_archive(place: Place, folder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from callstream.cli.options import Commands, add_journal, add_json, age
 from callstream.cli.output import CommandError, Printer, Ticker, clean, count_of, misused, moment, size
 from callstream.cli.place import archive_address, hide_password, journal_url, open_place
 from callstream.errors import UsageError
+from callstream.journal.housekeeping import Housekeeping
 
 _SESSIONS = (
     "google-adk keeps conversations in sessions of its own, which this does not touch: they are not imported again, but the "
@@ -64,12 +65,17 @@ def add_to(commands: Commands) -> None:
             call that awaits an answer stay. A serving process does this thirty days after a run has ended, if it has an
             archive.""",
         examples="""
-            callstream archive --archive s3://bucket/agents
+            callstream archive --archive s3://bucket/agents   # what ended more than thirty days ago
             callstream archive --older-than 7d""",
     )
     archive_parser.add_argument(
-        "--older-than", type=age, default=0.0, metavar="AGE", help="runs that ended so long ago: 12h, 30d, 8w"
+        "--older-than",
+        type=age,
+        default=Housekeeping().archive_after,
+        metavar="AGE",
+        help="runs that ended so long ago: 12h, 8w (default: 30d)",
     )
+    archive_parser.add_argument("--all", action="store_true", help="all runs that have ended")
     forget_parser = commands.add(
         "forget",
         forget,
@@ -156,7 +162,7 @@ async def archive(options: argparse.Namespace, out: Printer) -> int:
     if address is None:
         raise misused("no archive: give --archive or set CALLSTREAM_ARCHIVE")
     async with open_place(url, archive=address) as journal:
-        count = await journal.archive(options.older_than)
+        count = await journal.archive(0.0 if options.all else options.older_than)
         stats = await journal.stats()
     if options.json:
         out.json({"runs": count, "stored_bytes": stats["stored_bytes"], "archive": stats["archive"]})

@@ -92,9 +92,7 @@ _NAMED_RUNS = 10
 class Housekeeper:
     """Uses the store, so it is used where the store is: on the journal's thread, if it has one."""
 
-    def __init__(
-        self, store: Store, followers: Followers, settings: JournalSettings, archive: Archive | None = None
-    ) -> None:
+    def __init__(self, store: Store, followers: Followers, settings: JournalSettings, archive: Archive) -> None:
         self._store = store
         self._archive = archive
         self._followers = followers
@@ -106,7 +104,7 @@ class Housekeeper:
         """How often to look whether there is anything to do; None for never."""
         duties = self._duties
         spans = [duties.sweep_every, duties.compact_after, duties.retain] if duties is not None else []
-        if duties is not None and self._archive is not None:
+        if duties is not None and self._archive.is_named:
             spans.append(duties.archive_after)
         periods = [seconds for seconds in spans if seconds is not None]
         return max(0.05, min(periods)) if periods else None
@@ -135,13 +133,14 @@ class Housekeeper:
                 await self._compact_all(due)
         if duties.retain is not None:
             await self.forget(forget_filter(time.time() - duties.retain, None, None))
-        if self._archive is not None and duties.archive_after is not None:
-            await self._tend(self._archive, duties.archive_after)
+        if self._archive.is_named and duties.archive_after is not None:
+            await self._tend(duties.archive_after)
 
-    async def _tend(self, archive: Archive, age: float) -> None:
+    async def _tend(self, age: float) -> None:
         try:
-            await archive.clean()
-            await archive.pack(age, waits=True)
+            await self._archive.check()
+            await self._archive.clean()
+            await self._archive.pack(age, waits=True)
         except ArchiveAway as error:
             raise JournalError(str(error)) from error  # appends do not need it
 
@@ -192,6 +191,7 @@ class Housekeeper:
         return len(log.rows) - len(rows)
 
     async def forget(self, wanted: RunFilter, for_good: bool = True) -> int:
+        await self.patiently(self._archive.check)
         count = 0
         while gone := await self.patiently(self._store.forget, wanted, _FORGET_LIMIT, for_good):
             count += len(gone)
@@ -199,13 +199,14 @@ class Housekeeper:
             if len(gone) < _FORGET_LIMIT:
                 break
             await asyncio.sleep(0)
-        if self._archive is not None:
+        if self._archive.is_named:
             await self.patiently(self._archive.clean)
         return count
 
     async def archive(self, age: float) -> int:
-        if self._archive is None:
+        if not self._archive.is_named:
             raise UsageError("this journal has no archive: open it with archive=")
+        await self.patiently(self._archive.check)
         while due := await self.patiently(self._store.due, age if age > 0 else -1.0):
             await self._compact_all(due)
         await self.patiently(self._archive.clean)

@@ -71,11 +71,8 @@ class Journal:
         self.lease_ttl = settings.lease_ttl
         """Seconds after which a process counts as dead that has not renewed its lease."""
         self._followers = Followers()
-        archive: Archive | None = None
-        self._reader: StoreReader = store.reader
-        if settings.archive is not None:
-            archive = Archive(open_objects(settings.archive), store.packs, store.reader)
-            self._reader = ArchivedReader(store.reader, archive)
+        archive = Archive(open_objects(settings.archive, store.where), store.packs, store.reader)
+        self._reader: StoreReader = ArchivedReader(store.reader, archive)
         self._housekeeper = Housekeeper(store, self._followers, settings, archive)
         self._worker = worker(store, self._followers, settings, self._housekeeper)
         self.schedule: Callable[[str, Callable[[], object]], None] = self._worker.schedule

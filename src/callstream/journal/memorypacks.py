@@ -74,6 +74,11 @@ class MemoryPacks:
         with self._tables.lock:
             return [name for name, pack in self._tables.packs.items() if pack.state == state]
 
+    async def newest(self) -> str | None:
+        with self._tables.lock:
+            names = [name for name, pack in self._tables.packs.items() if pack.state in ("kept", "dirty")]
+        return names[-1] if names else None
+
     async def in_pack(self, name: str) -> Sequence[Place]:
         with self._tables.lock:
             pack = self._tables.packs.get(name)

@@ -76,6 +76,10 @@ class Packs(Protocol):
 
     async def listed(self, state: PackState) -> Sequence[str]: ...
 
+    async def newest(self) -> str | None:
+        """The last of the packs that runs lie in."""
+        ...
+
     async def in_pack(self, name: str) -> Sequence[Place]:
         """The runs that lie in it, in the order in which they lie there."""
         ...

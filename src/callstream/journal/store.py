@@ -41,9 +41,13 @@ def must_migrate(version: int, where: str) -> JournalError:
 def check_archive(writer: Writer, where: str, *, has_packs: bool) -> None:
     """Raises JournalError if runs lie in an archive that this process was not told of: it could not read or erase them."""
     if has_packs and not writer.has_archive:
-        raise JournalError(
-            f"{where} has runs in an archive: name it where you open the journal, with archive= or CALLSTREAM_ARCHIVE"
-        )
+        raise archive_unnamed(where)
+
+
+def archive_unnamed(where: str) -> JournalError:
+    return JournalError(
+        f"{where} has runs in an archive: name it where you open the journal, with archive= or CALLSTREAM_ARCHIVE"
+    )
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -6,14 +6,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from callstream.errors import MissingExtra, UsageError
 from callstream.journal.archive.archive import Archive
-from callstream.journal.archive.objects import Folder, Objects
+from callstream.journal.archive.objects import Folder, Objects, Unnamed
 from callstream.journal.archive.reader import ArchivedReader
 
 __all__ = ["Archive", "ArchivedReader", "open_objects"]
 
 
-def open_objects(address: str) -> Objects:
-    """The folder (``file:///path``) or bucket (``s3://bucket/prefix``) of that address."""
+def open_objects(address: str | None, journal: str) -> Objects:
+    """The folder (``file:///path``) or bucket (``s3://bucket/prefix``) of that address, which that journal's runs lie in."""
+    if address is None:
+        return Unnamed(journal)
     if not isinstance(address, str):
         raise UsageError(f"expected an archive's address such as s3://bucket/prefix, got {address!r}")
     parts = urlsplit(address)

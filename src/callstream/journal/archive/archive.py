@@ -16,7 +16,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from callstream.errors import JournalError
-from callstream.journal.archive.objects import ObjectMissing, Objects
+from callstream.journal.archive.objects import ArchiveAway, ObjectMissing, Objects, Unnamed
 from callstream.journal.pack import (
     NONCE_BYTES,
     Pack,
@@ -50,12 +50,30 @@ class Archive:
 
     def __init__(self, objects: Objects, packs: Packs, reader: StoreReader) -> None:
         self.where = objects.where
+        self.is_named = not isinstance(objects, Unnamed)
         self.figures = packs.figures
         self._objects = objects
         self._packs = packs
         self._reader = reader
         self._last: dict[Place, WholeRun] = {}
         """What was read last, since a long run is read by the page."""
+
+    async def check(self) -> None:
+        """Raises JournalError if runs lie in an archive that is not this one. One that is away is not doubted."""
+        for _ in range(_TRIES):
+            name = await self._packs.newest()
+            if name is None:
+                return
+            try:
+                await self._objects.get_spans(name, [(0, 1)])
+            except ObjectMissing:
+                continue  # it was written anew since, or never lay here
+            except ArchiveAway:
+                pass
+            return
+        raise JournalError(
+            f"the runs that have left the journal do not lie in {self.where}: name the archive they are in"
+        )
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

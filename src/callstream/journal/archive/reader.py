@@ -58,7 +58,7 @@ class ArchivedReader:
 
     async def call(self, call_id: str) -> Call | None:
         call = await self._store.call(call_id)
-        if call is None or call.run_id is None:
+        if call is None or call.run_id is None or not self._archive.is_named:
             return call
         run = (await self._archive.read([call.run_id])).get(call.run_id)
         whole = next((each for each in run.calls if each.call_id == call_id), None) if run is not None else None
@@ -74,6 +74,8 @@ class ArchivedReader:
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         calls = await self._store.calls(wanted, limit, newest)
+        if not self._archive.is_named:
+            return calls
         run_ids = {call.run_id: None for call in calls if call.run_id is not None}
         archived = await self._archive.read(list(run_ids)) if run_ids else {}
         whole = {each.call_id: each for run in archived.values() for each in run.calls}

@@ -74,6 +74,11 @@ class PostgresPacks:
         async with self._link.reading() as connection:
             return [row[0] for row in await connection.fetch(self._sql["list_packs"], state)]
 
+    async def newest(self) -> str | None:
+        async with self._link.reading() as connection:
+            name: str | None = await connection.fetchval(self._sql["newest_pack"])
+            return name
+
     async def in_pack(self, name: str) -> Sequence[Place]:
         async with self._link.reading() as connection:
             return [Place(*row) for row in await connection.fetch(self._sql["runs_in_pack"], name)]

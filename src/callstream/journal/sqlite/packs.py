@@ -73,6 +73,9 @@ class SqlitePacks:
     async def listed(self, state: PackState) -> Sequence[str]:
         return [name for (name,) in await self._reader.select("list_packs", {"state": state})]
 
+    async def newest(self) -> str | None:
+        return next((name for (name,) in await self._reader.select("newest_pack", {})), None)
+
     async def in_pack(self, name: str) -> Sequence[Place]:
         return [Place(*row) for row in await self._reader.select("runs_in_pack", {"name": name})]
 

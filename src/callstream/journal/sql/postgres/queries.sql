@@ -378,6 +378,9 @@ WHERE state = 'kept' AND pack_key IN (SELECT pack FROM {schema}.run WHERE run_ke
 -- name: list_packs
 SELECT name FROM {schema}.pack WHERE state <> 'kept' AND state = $1 ORDER BY pack_key
 
+-- name: newest_pack
+SELECT name FROM {schema}.pack WHERE state IN ('kept', 'dirty') ORDER BY pack_key DESC LIMIT 1
+
 -- name: runs_in_pack
 SELECT run.run_key, run.run_id, pack.name, run.pack_start, run.pack_size
 FROM {schema}.pack JOIN {schema}.run ON run.pack = pack.pack_key WHERE pack.name = $1 ORDER BY run.pack_start

@@ -351,6 +351,9 @@ UPDATE pack SET state = 'dirty' WHERE state = 'kept' AND pack_key = (SELECT pack
 -- name: list_packs
 SELECT name FROM pack WHERE state <> 'kept' AND state = :state ORDER BY pack_key
 
+-- name: newest_pack
+SELECT name FROM pack WHERE state IN ('kept', 'dirty') ORDER BY pack_key DESC LIMIT 1
+
 -- name: runs_in_pack
 SELECT run.run_key, run.run_id, pack.name, run.pack_start, run.pack_size
 FROM pack JOIN run ON run.pack = pack.pack_key WHERE pack.name = :name ORDER BY run.pack_start
