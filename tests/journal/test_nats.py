@@ -201,6 +201,29 @@ async def test_a_server_that_is_too_old_is_refused(
         await open_journal(with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "old", relaxed=True))
 
 
+@pytest.mark.nats
+async def test_an_attempt_to_connect_ends_in_time_even_if_it_overhears_that_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from callstream.journal.nats import link
+
+    class Stubborn(link.Client):  # type: ignore[misc]
+        async def connect(self, **options: Any) -> None:
+            for _ in range(3):
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    continue  # as when an attempt has failed in the same moment
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setattr(link, "Client", Stubborn)
+    monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.01)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(StoreAway, match="nobody has answered"):
+            await link.Link(nats_address({"log": "nats://a"}), 1.0).open(lambda: None)
+
+
 # -- what lies there ---------------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ _PORT = 4222
 _MONITOR_PORT = 8222
 _REPLICAS = 3
 _CONNECT_SECONDS = 10.0
+_AGAIN_SECONDS = 0.1
 _ANSWER_SECONDS = 2.0
 """After that the leader is thought to be gone: another is asked, and in a moment there is one."""
 _PULSE_SECONDS = 2
@@ -308,7 +309,7 @@ class Link:
         self._tls = ssl.create_default_context() if self._address.servers[0].startswith("tls:") else None
         self._handshakes = 0
         try:
-            await asyncio.wait_for(
+            await _in_time(
                 client.connect(
                     servers=list(self._address.servers),
                     name="callstream",
@@ -508,6 +509,19 @@ class Link:
 
 async def _ignore(error: Exception) -> None:
     """What goes wrong with a connection shows in what is asked for."""
+
+
+async def _in_time(connecting: Coroutine[Any, Any, None], seconds: float) -> None:
+    """As ``asyncio.wait_for``, also where a cancellation is lost: it is, if it comes when an attempt has just failed."""
+    task = asyncio.ensure_future(connecting)
+    try:
+        if task not in (await asyncio.wait({task}, timeout=seconds))[0]:
+            raise TimeoutError
+        task.result()
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_AGAIN_SECONDS)
 
 
 async def _give_up(client: Client) -> None:
