@@ -14,7 +14,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.calls import CallState
-from callstream.events import Question
+from callstream.events import CallCompleted, CallStarted, Question
 from callstream.runtime import Run as CallstreamRun
 from callstream.runtime.questions import Asked, Decision, Questions
 from callstream.testing import Finish, HttpError, ScriptedProvider, Text, ToolCall
@@ -183,6 +183,12 @@ async def test_a_question_without_an_agent_is_answered_in_the_journal(tmp_path: 
     async with Callstream(url) as cs:
         questions = Questions(cs.journal, partial(CallstreamRun.start, cs.engine, as_current=False))
         await questions.ask(asked, {"tool": "pay"}, Question("confirmation", "May it run?"))
+        async with cs.run("thread") as run:
+            await run.record([CallStarted("paused", "pay"), CallCompleted("paused", "{}")])
+            await run.await_answer("paused", is_paused=True)
+        other = await asyncio.to_thread(ran, "answer", "paused", "true", "--journal", url)
+        assert other.code == 1
+        assert "waits for the answer to a question about it: answer call question" in other.err
         answer = partial(asyncio.to_thread, ran, "answer", "question", "--journal", url)
         unclear = await answer(given='"perhaps"')
         assert (unclear.code, "question asks for yes or no: expected true, false or" in unclear.err) == (1, True)

@@ -186,3 +186,16 @@ async def test_answers_under_way_come_to_their_end_when_a_gateway_stops(place: d
         closing = asyncio.create_task(gateway.server.app.state.close())
         assert b"message_stop" in await reading
         await closing
+
+
+async def test_a_client_that_leaves_while_the_gateway_stops_gets_its_answer_from_the_next(
+    place: dict[str, Any],
+) -> None:
+    async with gate("anthropic", [SCRIPT], shutdown_seconds=20.0, **place) as one:
+        half = await read(one, leave=True)
+        await until_unread(one)
+    async with gate("anthropic", [SCRIPT], **place) as two:
+        content = await read(two)
+        assert content.startswith(half)
+        assert content.endswith(b'data: {"type":"message_stop"}\n\n')
+        assert (len(one.provider.requests), two.provider.requests) == (1, [])

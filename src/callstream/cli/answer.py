@@ -20,10 +20,12 @@ from callstream.cli.client import ServerClient, server_address
 from callstream.cli.options import Commands, add_json, add_server, add_source
 from callstream.cli.output import CommandError, Printer, misused
 from callstream.cli.place import journal_url, open_place
-from callstream.cli.sources import ServerSource
+from callstream.cli.sources import JournalSource, RecordSource, ServerSource
 from callstream.events import CallProgressed
 from callstream.guards import APPROVAL
-from callstream.runtime.questions import check_answer
+from callstream.runtime.questions import check_answer, thread_of_questions
+
+_QUESTIONS = 100
 
 
 def add_to(commands: Commands) -> None:
@@ -86,6 +88,7 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
     call = await source.call(options.call_id)
     assert call is not None  # a server answers 404, which has been raised
     _check_awaiting(call)
+    await _check_not_asked_about(source, call)
     run_id, failure = await _send(client, call, message)
     call = await source.call(call.call_id)
     assert call is not None
@@ -115,6 +118,7 @@ async def _answer_question(options: argparse.Namespace, message: dict[str, Any],
             raise CommandError(f"the journal has no call {options.call_id}")
         _check_awaiting(call)
         if call.name != APPROVAL:
+            await _check_not_asked_about(JournalSource(journal, ""), call)
             raise CommandError(f"an agent has to hear the answer to call {call.call_id}: give it to a server, --server")
         result = None if options.error is not None else json.loads(message["content"])
         check_answer(call.call_id, result, options.error)
@@ -164,6 +168,18 @@ def _check_awaiting(call: Call) -> None:
         raise CommandError(f"call {call.call_id} of tool {call.name} already has its answer: it {call.state}")
     if call.state is not CallState.AWAITING:
         raise CommandError(f"call {call.call_id} of tool {call.name} is not waiting for an answer: it is {call.state}")
+
+
+async def _check_not_asked_about(source: RecordSource, call: Call) -> None:
+    """A tool that was interrupted waits for the answer to a question beside it, which is a call of its own."""
+    beside = thread_of_questions(str(call.thread_id))
+    for found in await source.calls(run_id=None, thread_id=beside, states=[CallState.AWAITING], limit=_QUESTIONS):
+        question = await source.call(found.call_id) if found.name == APPROVAL else None
+        if question is not None and json.loads(question.args_json or "{}").get("tool") == call.name:
+            raise CommandError(
+                f"call {call.call_id} of tool {call.name} waits for the answer to a question about it: answer call "
+                f"{found.call_id}"
+            )
 
 
 async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tuple[str, str | None]:

@@ -7,7 +7,7 @@ import logging
 import os
 
 from callstream import Callstream
-from callstream.cli.options import Commands, add_address, add_journal, age, from_environment, seconds
+from callstream.cli.options import Commands, add_address, add_journal, age, from_environment, seconds_or_none
 from callstream.cli.output import Printer, misused
 from callstream.cli.place import DEFAULT_FILE, archive_address, hide_password, journal_url
 from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
@@ -42,7 +42,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument(
         "--linger",
-        type=seconds,
+        type=seconds_or_none,
         metavar="SECONDS",
         help="how long an answer is read on after its client has left (default: 60 for clients that come back and "
         "providers that bill to the end, else 0)",
@@ -122,6 +122,8 @@ def _guard(text: str) -> Guard:
         return Rules.load(text)
     if text.endswith(".cedar"):
         return CedarPolicies.load(text)
+    if ":" not in text:
+        raise misused(f"expected --guard module:function, or a file (.yaml, .json, .cedar), got {text!r}")
     found = load_target(text).found
     if not callable(found):
         raise misused(

@@ -115,13 +115,25 @@ def age(text: str) -> float:
 
 def seconds(text: str) -> float:
     """A span of time in seconds."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
+    found = _number(text)
     if not 0 < found < float("inf"):
         raise argparse.ArgumentTypeError(f"expected more than 0 seconds, got {text!r}")
     return found
+
+
+def seconds_or_none(text: str) -> float:
+    """A span of time in seconds, which may be 0."""
+    found = _number(text)
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, got {text!r}")
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 def origin(text: str) -> str:

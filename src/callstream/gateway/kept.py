@@ -24,6 +24,8 @@ logger = logging.getLogger("callstream.gateway")
 
 _CLAIMED: Final = " claimed"
 _STREAM: Final = "stream"
+_KEEPING_SECONDS: Final = 10.0
+"""How long a process that ends may take to write what clients may come back for."""
 
 
 class KeptAnswers:
@@ -33,6 +35,7 @@ class KeptAnswers:
         self._journal = callstream.journal
         self._window = window
         self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._closing = asyncio.Event()
 
     @property
     def is_possible(self) -> bool:
@@ -60,12 +63,22 @@ class KeptAnswers:
                     body = await asyncio.to_thread(pack, answer.content)
                     kept = ResponseKept(answer.key or "", answer.status, dict(answer.headers), body)
                     await self._journal.append(run_id, [kept])
-                    await asyncio.sleep(self._window)
+                    await self._wait()
             finally:
                 await self._journal.append(run_id, [outcome])
+            if self._closing.is_set():
+                return  # another process may be asked for it
             await self._journal.forget(thread=thread_id, principal=answer.principal, for_good=False)
         except CallstreamError as error:
             logger.warning("an answer could not be kept for a client that comes back: %s", error)
+
+    async def _wait(self) -> None:
+        """Until nobody may ask for the answer any more, or another process has to be asked."""
+        try:
+            async with asyncio.timeout(self._window):
+                await self._closing.wait()
+        except TimeoutError:
+            pass
 
     async def is_claimed(self, answer: Answer) -> bool:
         """Whether another process has it."""
@@ -121,7 +134,11 @@ class KeptAnswers:
             answer.end(AnswerBroken("the process that read the answer did not come to its end"))
 
     async def aclose(self) -> None:
+        """What is over is kept, for the processes that are asked next."""
+        self._closing.set()
         tasks = [*self._keeping.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_KEEPING_SECONDS)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

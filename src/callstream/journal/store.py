@@ -46,7 +46,7 @@ def check_archive(writer: Writer, where: str, *, has_packs: bool) -> None:
 
 def archive_unnamed(where: str) -> JournalError:
     return JournalError(
-        f"{where} has runs in an archive: name it where you open the journal, with archive= or CALLSTREAM_ARCHIVE"
+        f"{where} has runs in an archive: name it where you open the journal, with archive=, --archive or CALLSTREAM_ARCHIVE"
     )
 
 

@@ -39,7 +39,12 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def thread_id(self) -> str:
-        return f"{self.beside}{_BESIDE}"
+        return thread_of_questions(self.beside)
+
+
+def thread_of_questions(thread_id: str) -> str:
+    """The thread of the questions about calls of that thread."""
+    return f"{thread_id}{_BESIDE}"
 
 
 def may_have_questions(thread_id: str) -> bool:
