@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from callstream import Callstream
 from callstream.events import CallCompleted, CallStarted, MessageReceived
+from callstream.journal import open_journal
 from tests.captures import ROOT
 
 from .agents import Stepping
@@ -45,6 +48,22 @@ async def test_what_programs_say_in_tags_is_no_title_unless_there_is_nothing_els
         "alone": "<a>only</a>",
         "unclosed": "<b>Write",
     }
+
+
+async def test_threads_are_listed_while_their_archive_is_away(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    cs = Callstream(open_journal(f"sqlite:///{tmp_path / 'calls.db'}", archive=folder.as_uri()))
+    async with served(Stepping(free=True), callstream=cs) as server:
+        async with server.run("Write of tides", thread="old") as stream:
+            await stream.all()
+        await cs.journal.compact(stream.run_id)
+        assert await cs.journal.archive() == 1
+        folder.rename(tmp_path / "elsewhere")
+        listed = (await server.get("/api/threads")).json()["threads"]
+        assert [(each["thread_id"], each["title"]) for each in listed] == [("old", None)]
+        (tmp_path / "elsewhere").rename(folder)
+        listed = (await server.get("/api/threads")).json()["threads"]
+        assert [(each["thread_id"], each["title"]) for each in listed] == [("old", "Write of tides")]
 
 
 async def test_threads_say_how_many_calls_wait_for_an_answer(cs: Callstream) -> None:

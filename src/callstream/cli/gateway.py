@@ -7,7 +7,14 @@ import logging
 import os
 
 from callstream import Callstream
-from callstream.cli.options import Commands, add_address, add_journal, age, from_environment, seconds_or_none
+from callstream.cli.options import (
+    Commands,
+    add_address,
+    add_housekeeping,
+    add_journal,
+    housekeeping_of,
+    seconds_or_none,
+)
 from callstream.cli.output import Printer, misused
 from callstream.cli.place import DEFAULT_FILE, archive_address, hide_password, journal_url
 from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
@@ -60,19 +67,14 @@ def add_to(commands: Commands) -> None:
         "or module:function; may be repeated",
     )
     parser.add_argument("--open", action="store_true", help="listen on other hosts without --auth")
-    parser.add_argument(
-        "--forget-after",
-        type=age,
-        metavar="AGE",
-        help="erase runs from the journal when they ended this long ago: 12h, 30d, 8w (default: never)",
-    )
+    add_housekeeping(parser)
     parser.add_argument("--log-format", metavar="FORMAT", help="text or json (default: text)")
     parser.add_argument("--verbose", action="store_true", help="log every request")
 
 
 async def gateway(options: argparse.Namespace, out: Printer) -> int:
     from callstream.gateway import GatewaySettings, create_gateway
-    from callstream.journal import Housekeeping, open_journal
+    from callstream.journal import open_journal
 
     out = set_up_logs(options, out)
     _keep_out_of_logs()
@@ -86,11 +88,10 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
         )
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {hide_password(url)}")
-    retain = options.forget_after or from_environment("CALLSTREAM_FORGET_AFTER", age)
     guards = [_guard(text) for text in options.guard or ()]
     settings = GatewaySettings(linger=options.linger)
     # What clients may come back for goes when its run is compacted.
-    housekeeping = Housekeeping(retain=retain, compact_after=settings.window)
+    housekeeping = housekeeping_of(options, compact_after=settings.window)
     callstream = Callstream(
         open_journal(url, housekeeping=housekeeping, archive=archive_address(options)), guards=guards
     )

@@ -14,7 +14,6 @@ from callstream.cli.options import Commands, add_journal, add_json, age
 from callstream.cli.output import CommandError, Printer, Ticker, clean, count_of, misused, moment, size
 from callstream.cli.place import archive_address, hide_password, journal_url, open_place
 from callstream.errors import UsageError
-from callstream.journal.housekeeping import Housekeeping
 
 _SESSIONS = (
     "google-adk keeps conversations in sessions of its own, which this does not touch: they are not imported again, but the "
@@ -71,7 +70,6 @@ def add_to(commands: Commands) -> None:
     archive_parser.add_argument(
         "--older-than",
         type=age,
-        default=Housekeeping().archive_after,
         metavar="AGE",
         help="runs that ended so long ago: 12h, 8w (default: 30d)",
     )
@@ -158,11 +156,14 @@ async def sweep(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def archive(options: argparse.Namespace, out: Printer) -> int:
+    from callstream.journal import Housekeeping
+
     url, address = journal_url(options), archive_address(options)
     if address is None:
         raise misused("no archive: give --archive or set CALLSTREAM_ARCHIVE")
     async with open_place(url, archive=address) as journal:
-        count = await journal.archive(0.0 if options.all else options.older_than)
+        span = 0.0 if options.all else options.older_than or Housekeeping().archive_after
+        count = await journal.archive(span or 0.0)
         stats = await journal.stats()
     if options.json:
         out.json({"runs": count, "stored_bytes": stats["stored_bytes"], "archive": stats["archive"]})

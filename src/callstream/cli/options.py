@@ -7,9 +7,12 @@ import os
 import re
 import textwrap
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from callstream.cli.output import Printer, misused
+
+if TYPE_CHECKING:
+    from callstream.journal import Housekeeping
 
 _T = TypeVar("_T")
 _AGE = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
@@ -62,6 +65,32 @@ def add_env_file(parser: argparse.ArgumentParser) -> None:
 def add_journal(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--journal", metavar="URL", help="the journal (default: see callstream --help)")
     add_archive(parser)
+
+
+def add_housekeeping(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archive-after",
+        type=age,
+        metavar="AGE",
+        help="move runs into the archive when they ended this long ago: 12h, 30d, 8w (default: 30d, with an archive)",
+    )
+    parser.add_argument(
+        "--forget-after",
+        type=age,
+        metavar="AGE",
+        help="erase runs from the journal when they ended this long ago: 12h, 30d, 8w (default: never)",
+    )
+
+
+def housekeeping_of(options: argparse.Namespace, **others: Any) -> Housekeeping:
+    """What becomes of runs that have ended, as the options or the environment say."""
+    from callstream.journal import Housekeeping
+
+    after = getattr(options, "archive_after", None) or from_environment("CALLSTREAM_ARCHIVE_AFTER", age)
+    if after is not None:
+        others["archive_after"] = after
+    retain = getattr(options, "forget_after", None) or from_environment("CALLSTREAM_FORGET_AFTER", age)
+    return Housekeeping(retain=retain, **others)
 
 
 def add_archive(parser: argparse.ArgumentParser) -> None:

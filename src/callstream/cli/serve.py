@@ -19,10 +19,11 @@ from callstream.cli.options import (
     Commands,
     add_address,
     add_env_file,
+    add_housekeeping,
     add_journal,
-    age,
     boolean,
     from_environment,
+    housekeeping_of,
     one_of,
     origin,
     positive,
@@ -82,18 +83,7 @@ def add_to(commands: Commands) -> None:
         metavar="ORIGIN",
         help="origin whose pages may use this server, such as https://app.example.com; may be repeated",
     )
-    parser.add_argument(
-        "--archive-after",
-        type=age,
-        metavar="AGE",
-        help="move runs into the archive when they ended this long ago: 12h, 30d, 8w (default: 30d, with an archive)",
-    )
-    parser.add_argument(
-        "--forget-after",
-        type=age,
-        metavar="AGE",
-        help="erase runs from the journal when they ended this long ago: 12h, 30d, 8w (default: never)",
-    )
+    add_housekeeping(parser)
     parser.add_argument(
         "--workers",
         type=positive,
@@ -293,7 +283,7 @@ def _announce(listening: socket.socket, options: argparse.Namespace, out: Printe
 def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Callstream | None:
     """The application's own Callstream, or one with the journal that was named."""
     from callstream.callstream import Callstream
-    from callstream.journal import Housekeeping, open_journal
+    from callstream.journal import open_journal
 
     own = _own_callstream(target)
     if own is not None:
@@ -306,12 +296,8 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
         return own
     url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
     out.note(f"journal: {hide_password(url)}")
-    retain = getattr(options, "forget_after", None) or from_environment("CALLSTREAM_FORGET_AFTER", age)
-    housekeeping = Housekeeping(retain=retain)
-    if after := getattr(options, "archive_after", None) or from_environment("CALLSTREAM_ARCHIVE_AFTER", age):
-        housekeeping = Housekeeping(retain=retain, archive_after=after)
     archive = archive_address(options)
-    return Callstream(open_journal(url, housekeeping=housekeeping, archive=archive, **_journal_times()))
+    return Callstream(open_journal(url, housekeeping=housekeeping_of(options), archive=archive, **_journal_times()))
 
 
 def _journal_times() -> dict[str, float]:

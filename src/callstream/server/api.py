@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callstream.calls import Call, CallState
+from callstream.errors import JournalError
 from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow, history
 from callstream.server.access import Access
@@ -91,7 +92,11 @@ class Api:
         }
 
     async def _title(self, row: RunRow) -> str | None:
-        if row.run_id not in self._titles and (text := await self._first_words(row.run_id)) is not None:
+        try:
+            text = None if row.run_id in self._titles else await self._first_words(row.run_id)
+        except JournalError:
+            return None  # it lies in an archive that is away: a list can do without
+        if text is not None:
             if len(self._titles) >= MOST:
                 self._titles.clear()
             self._titles[row.run_id] = text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"

@@ -47,7 +47,7 @@ _READER: Final = "jsonreader.js"
 _JOURNAL_AWAY: Final = Problem(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "journal_away",
-    "The journal cannot be written to; try again later.",
+    "The journal is unavailable; try again later.",
     retry_after=5,
 )
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
