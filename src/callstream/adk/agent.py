@@ -390,7 +390,9 @@ class ADKAgent:
         return turn
 
     async def _import(self, turn: _ClientTurn, runs: Sequence[RunRow] | None = None) -> bool:
-        """Whether the thread was imported. ``runs``: those that the journal has, if they are known."""
+        """Whether the journal has more of the thread now: it was imported, or has begun meanwhile. ``runs``: those that the
+        journal has, if they are known.
+        """
         journal, thread_id, user_id = self.callstream.journal, turn.given.thread_id, turn.user_id
         if await self._has_run(turn, runs):
             return False
@@ -400,6 +402,8 @@ class ADKAgent:
             return False
         if session is None or not session.events or await journal.has_forgotten(thread_id, user_id):
             return False
+        if await self._has_run(turn, None):  # the session was looked for later, and has what that run has said
+            return True
         await import_session(journal, session, thread_id, server_tools(self.root_agent))
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from ag_ui.core import Message, Tool
 from google.adk.apps import App
 from google.adk.apps.app import ResumabilityConfig
 from google.adk.events.event import Event
-from google.adk.sessions import InMemorySessionService
+from google.adk.sessions import InMemorySessionService, Session
 from google.adk.tools import FunctionTool, LongRunningFunctionTool
 from google.genai import types
 from pydantic import TypeAdapter
@@ -20,10 +21,26 @@ from callstream.adk import ADKAgent, AGUIToolset, PredictStateMapping
 from callstream.calls import CallState
 from callstream.testing import Finish, Parallel, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
+from tests.gated import PATIENCE
 
-from .agents import END, gemini
+from .agents import END, adk_agent, gemini
 from .clients import Client
 from .oldthreads import PAINT, OldThread, approve, delete, old_thread, remove_tool, write_document
+
+
+class LateSessions(InMemorySessionService):
+    """The first who asks for a session reads it when it is ``let``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_asked, self.let = asyncio.Event(), asyncio.Event()
+
+    async def get_session(self, **wanted: Any) -> Session | None:
+        if not self.was_asked.is_set():
+            self.was_asked.set()
+            await self.let.wait()
+        return await super().get_session(**wanted)
+
 
 DOCUMENT = PredictStateMapping(state_key="document", tool="write_document", tool_argument="document")
 
@@ -333,3 +350,22 @@ async def test_a_thread_that_nobody_has_touched_here_is_shown_as_it_was(cs: Call
     ]
     assert len({message["id"] for message in shown["messages"]}) == 6
     TypeAdapter(list[Message]).validate_python(shown["messages"])
+
+
+async def test_thread_that_begins_while_its_session_is_looked_for_is_not_imported(
+    cs: Callstream, models: Models
+) -> None:
+    """Who joins a new thread finds no run of it in the journal, and then, in the session, what its first run has said."""
+    sessions = LateSessions()
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions)
+        joining = asyncio.create_task(agent.import_thread("thread", "user"))
+        async with asyncio.timeout(PATIENCE):
+            await sessions.was_asked.wait()
+            client = Client(agent)
+            await client.send("Hello")
+            sessions.let.set()
+            await joining
+    assert len(await cs.journal.runs(thread_id="thread")) == 1
+    shown = await agent.thread_state("thread")
+    assert [message["content"] for message in shown["messages"]] == ["Hello", "Done."]
