@@ -64,8 +64,9 @@ class Workers(Replica):
 
     async def kill(self) -> None:
         assert self._process is not None
-        if workers := _children(self._process.pid):
-            os.kill(self._chance.choice(workers), signal.SIGKILL)
+        while not (workers := _children(self._process.pid)):  # noqa: ASYNC110  # the last one was killed
+            await asyncio.sleep(0.05)
+        os.kill(self._chance.choice(workers), signal.SIGKILL)
 
     async def close(self) -> None:
         assert self._process is not None
