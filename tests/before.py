@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 # Nothing here imports Callstream: which one it would be is what this is about.
 ROOT = Path(__file__).resolve().parents[1]
+_BROUGHT = ("tests", "bench")
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> int:
@@ -62,9 +63,10 @@ def _checked_out(root: Path, revision: str) -> Iterator[Path]:
 
 
 def _bring_tests(root: Path, older: Path) -> None:
-    """The tests, with what they have installed, and the settings of pytest."""
-    shutil.rmtree(older / "tests", ignore_errors=True)
-    for name in _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "tests").split("\0"):
+    """The tests and the benches, which they use, with what they have installed, and the settings of pytest."""
+    for folder in _BROUGHT:
+        shutil.rmtree(older / folder, ignore_errors=True)
+    for name in _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_BROUGHT).split("\0"):
         if name and (root / name).is_file():
             (older / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, older / name)
