@@ -191,7 +191,8 @@ class Housekeeper:
         return len(log.rows) - len(rows)
 
     async def forget(self, wanted: RunFilter, for_good: bool = True) -> int:
-        await self.patiently(self._archive.check)
+        if not self._archive.is_named:
+            await self.patiently(self._archive.check)  # what lies in one could not be erased
         count = 0
         while gone := await self.patiently(self._store.forget, wanted, _FORGET_LIMIT, for_good):
             count += len(gone)

@@ -88,8 +88,8 @@ class ArchivedReader:
         return [_with_calls(archived[run.run_id], run.calls) if run.run_id in archived else run for run in runs]
 
     async def stats(self) -> dict[str, Any]:
-        figures = await self._archive.figures()
-        return {**await self._store.stats(), "archive": figures._asdict()}
+        stats = await self._store.stats()
+        return {**stats, "archive": (await self._archive.figures())._asdict()} if self._archive.is_named else stats
 
 
 def _filled(call: Call, whole: WholeCall) -> Call:

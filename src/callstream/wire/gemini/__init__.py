@@ -117,7 +117,7 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
         elif kept:
             passing.append({**candidate, "content": {**candidate["content"], "parts": kept}})
         elif candidate.get("finishReason"):
-            passing.append(_silent(candidate))
+            passing.append({**candidate, "content": _without(candidate["content"], "parts")})
         elif last is not None:
             # A checkpoint in the middle of a call is none for a program that gets it whole.
             yield Split({"candidates": [_without(candidate, "content", "index", _CONTINUATION[0])]}, last)
