@@ -4,6 +4,9 @@ A run is cancelled at whatever it awaits, by a stop, a disconnect, a limit or th
 would lose an open cursor, a lock or the half of what it writes, and a SQLite file would stay locked for everybody. So each
 call of a service runs in a task of its own, and a cancellation takes effect between two calls.
 
+A SQLite file has one writer at a time, and connections that find it busy wait in no order until some of them give up: with
+hundreds of runs that begin together, some would fail. So what this process writes into its sessions there takes turns.
+
 A run that goes on in another process is that one's. What google-adk says of it here, such as that it was aborted, is not
 stored: the session would have it beside what happens there.
 """
@@ -16,6 +19,7 @@ import inspect
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from google.adk.artifacts import InMemoryArtifactService
 from google.adk.auth.credential_service.in_memory_credential_service import InMemoryCredentialService
@@ -23,6 +27,7 @@ from google.adk.events.event import Event
 from google.adk.memory import InMemoryMemoryService
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.session import Session
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
 from callstream.runtime.run import run_of_task
 
@@ -40,6 +45,8 @@ _NEVER_WAITS: Final = (
 )
 """Nothing can be cancelled in these, so they are used as they are."""
 
+_WRITES: Final = frozenset({"create_session", "append_event", "delete_session"})
+
 _left: set[asyncio.Task[Any]] = set()
 """Calls that took too long to wait for. The event loop alone would not keep them."""
 
@@ -56,10 +63,11 @@ def shielded(service: _T) -> _T:
 
 
 class _Shielded:
-    __slots__ = ("__service", "__weakref__")
+    __slots__ = ("__service", "__turns", "__weakref__")
 
     def __init__(self, service: Any) -> None:
         object.__setattr__(self, "_Shielded__service", service)
+        object.__setattr__(self, "_Shielded__turns", _Turns() if isinstance(service, SqliteSessionService) else None)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance() asks for it
@@ -69,6 +77,8 @@ class _Shielded:
         found = getattr(self.__service, name)
         if name == "append_event":
             found = _owned(found)
+        if self.__turns is not None and name in _WRITES:
+            found = self.__turns.taken_by(found)
         return _finishing(found) if inspect.isroutine(found) or inspect.iscoroutinefunction(found) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -82,6 +92,21 @@ class _Shielded:
 
     def __repr__(self) -> str:
         return repr(self.__service)
+
+
+class _Turns:
+    """Of the writes of each event loop."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    def taken_by(self, write: Any) -> Any:
+        @functools.wraps(write)
+        async def in_turn(*args: Any, **kwargs: Any) -> Any:
+            async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                return await write(*args, **kwargs)
+
+        return in_turn
 
 
 def _owned(append_event: Any) -> Any:
