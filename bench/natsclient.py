@@ -19,7 +19,7 @@ import nats
 
 from bench.nats import nats_cluster
 from bench.table import Table
-from callstream.journal.nats.view import pack, parts_of
+from callstream.journal.nats.log import pack, parts_of
 from callstream.journal.rows import Kind
 
 ROUNDS = 5

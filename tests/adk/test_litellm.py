@@ -28,7 +28,7 @@ from litellm.integrations.custom_logger import CustomLogger
 
 from callstream import ArgsDelta, Callstream, Progress, Reject, no_progress, tool
 from callstream.adk import tapped
-from callstream.adk.litellm import route_of
+from callstream.adk.tapping import route_of
 from callstream.calls import CallState
 from callstream.testing import Finish, ReceivedRequest, Text, Thought, ToolCall
 from callstream.testing.answers import Route

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ag_ui.core import AssistantMessage, Message, RunAgentInput, SystemMessage, ToolMessage, UserMessage
 
-from callstream.agui.input import digest_of, result_value, since_spoken
+from callstream.agui.messages import digest_of, result_value, since_spoken
 from callstream.errors import UsageError
 
 SYSTEM = SystemMessage(id="s", content="Be brief.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callstream.cli.place import hide_password
+from callstream.cli.options import hide_password
 
 from .commands import Ran
 from .conftest import WRITING, filled

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from callstream.errors import UsageError
 from callstream.gateway import GatewaySettings
-from callstream.gateway.upstreams import Upstreams
+from callstream.gateway.settings import Upstreams
 from callstream.runtime.telemetry import Telemetry
 from callstream.testing import Cut, Finish, HttpError, ReceivedRequest, Text, ToolCall, Truncated
 from callstream.testing.httpserver import HttpAnswer, HttpServer

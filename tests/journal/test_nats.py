@@ -27,8 +27,8 @@ from callstream.journal import Journal, open_journal
 from callstream.journal.follow import Follower
 from callstream.journal.nats import NatsLog, nats_address
 from callstream.journal.nats import log as nats_log
-from callstream.journal.outage import StoreAway
 from callstream.journal.postgres import address
+from callstream.journal.store import StoreAway
 from tests.gated import PATIENCE
 
 from .conftest import NATS, Place, drop_schema, opened, sqlite_url

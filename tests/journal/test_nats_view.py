@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from callstream.journal.nats.view import View, pack, parts_of, records_of, unpack
+from callstream.journal.nats.log import View, pack, parts_of, records_of, unpack
 from callstream.journal.rows import Kind, RecordColumns
 
 

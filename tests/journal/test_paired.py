@@ -11,9 +11,9 @@ import pytest
 from callstream.errors import LeaseLost, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent, TextAppended
 from callstream.journal import Journal
-from callstream.journal.outage import StoreAway
 from callstream.journal.plan import Append
 from callstream.journal.rows import prepare
+from callstream.journal.store import StoreAway
 
 from .conftest import PAIRED, WITH_LOG, Place
 from .logs import Engine, EngineLog

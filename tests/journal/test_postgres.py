@@ -13,8 +13,8 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
-from callstream.journal.filters import RunFilter, forget_filter
 from callstream.journal.postgres.link import address
+from callstream.journal.store import RunFilter, forget_filter
 
 from .conftest import opened
 from .proxy import Proxy
@@ -233,7 +233,7 @@ async def test_a_schema_of_somebody_else_is_left_alone(url: str, postgres_url: s
 async def test_a_follower_who_waits_long_is_woken_however_much_is_read_meanwhile(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callstream.journal.heads.MAX_HEADS", 4)
+    monkeypatch.setattr("callstream.journal.follow.MAX_HEADS", 4)
     async with opened(url) as journal, opened(url) as other:
         await journal.append("r", [RunStarted("t")])
         waiting = other.follow("r")

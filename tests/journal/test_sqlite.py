@@ -16,9 +16,9 @@ from callstream.calls import CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.filters import forget_filter
 from callstream.journal.sqlite import reader, sqlite_path
 from callstream.journal.sqlite.reader import SqliteFile
+from callstream.journal.store import forget_filter
 
 from .conftest import sqlite_url
 from .zombie import zombie

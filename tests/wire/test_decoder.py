@@ -10,8 +10,7 @@ from callstream.errors import WireError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, MessageEnded, ResponseEnded
 from callstream.testing import ToolCall, encode
 from callstream.wire import WIRES, decoder_for
-from callstream.wire.framing import SseFraming
-from callstream.wire.jsonframing import SseOrArrayFraming
+from callstream.wire.framing import SseFraming, SseOrArrayFraming
 from tests.decoding import decode, failure, fed, only_call, reasoning, sse, text
 from tests.wire.payloads import (
     added,

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from callstream import codec
 from callstream.errors import WireError
 from callstream.wire.collapsing import read_json
-from callstream.wire.framing import Frame, Framing, SseFraming, plain_event
-from callstream.wire.jsonframing import JsonArrayFraming, SseOrArrayFraming
+from callstream.wire.framing import Frame, Framing, JsonArrayFraming, SseFraming, SseOrArrayFraming, plain_event
 from tests.decoding import bytewise, cut, splits
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream.errors import WireError
-from callstream.wire.jsonframing import JsonArrayFraming
+from callstream.wire.framing import JsonArrayFraming
 from tests.decoding import bytewise, cut
 
 JSON = st.recursive(

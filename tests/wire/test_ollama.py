@@ -10,7 +10,7 @@ import pytest
 from callstream.errors import WireError
 from callstream.events import MessageReceived, ResultReceived
 from callstream.wire import decoder_for, provider_of, results_in
-from callstream.wire.jsonframing import JsonLinesFraming
+from callstream.wire.framing import JsonLinesFraming
 from callstream.wire.requests import Request
 from tests.decoding import calls, decode, ended, failure, only_call, reasoning, text, whole
 from tests.sdks import SDKS

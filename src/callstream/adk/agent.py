@@ -45,7 +45,7 @@ from callstream.adk.tapping import client_toolsets, server_tools, structured_age
 from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, public_state, split
 from callstream.agui import Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
-from callstream.agui.input import digest_of, since_spoken
+from callstream.agui.messages import digest_of, since_spoken
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
@@ -115,7 +115,7 @@ class ADKAgent:
     """``ADKAgent(adk_agent=agent, app_name="app")``; ``AgentOptions`` lists the other parameters.
 
     The agent that runs is a copy of the one given, with the tap in its models. Without ``callstream`` calls are
-    journaled in memory, unless ``callstream serve`` runs the agent. Whoever iterates ``run`` owns the run: closing the
+    journaled in memory, unless ``callstream serve`` runs the agent. The iterator of ``run`` owns the run: closing the
     iterator stops it. ``owns_callstream`` and ``owns_sessions`` say whether it has made these itself, in memory.
     """
 

@@ -162,7 +162,7 @@ class AgentRun:
         parts = [part for message in said for part in parts_of(message.content)]
         answers = list(answers_in(self._input, new))
         taking = ClientAnswers(run, session, self._runner.agent, resumable=self._is_resumable)
-        answered = await taking.take(answers, alone=not parts)
+        answered = await taking.accept(answers, alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
         asked = await self._append_answers(run, session, answered.turns, resumes=not parts)
         later = answered.held.union(taken.message_id for each in asked for taken in each.answers)

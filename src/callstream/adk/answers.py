@@ -49,7 +49,7 @@ from callstream.adk.invocations import Speaker
 from callstream.adk.presentation import CONFIRM_TOOL, decision_text
 from callstream.adk.tapping import server_tools
 from callstream.adk.threads import id_in_session
-from callstream.agui.input import CANCELLED
+from callstream.agui.messages import CANCELLED
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, UsageError
@@ -294,7 +294,7 @@ class ClientAnswers:
         self._unrecorded: dict[str, TakenAnswer] = {}
         self._sentences: list[str] = []
 
-    async def take(self, answers: Sequence[ClientAnswer], *, alone: bool) -> Answered:
+    async def accept(self, answers: Sequence[ClientAnswer], *, alone: bool) -> Answered:
         """Gives the answers in the order of their calls. Each is recorded when google-adk is given it, or held back.
 
         Those that came before are left out. One to an unknown call is an error if the run has nothing else to

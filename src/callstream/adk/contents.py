@@ -16,7 +16,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.calls import HOST_QUESTIONS
-from callstream.agui.input import result_value
+from callstream.agui.messages import result_value
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
 

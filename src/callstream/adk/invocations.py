@@ -232,7 +232,7 @@ class Invocation:
         self._undo_stop: Callable[[], None] | None = None
 
     def abort_with_run(self) -> None:
-        """Whoever stops the run stops google-adk."""
+        """Stopping the run stops google-adk."""
 
         def abort(reason: str) -> None:
             context = self._context()

@@ -22,7 +22,7 @@ from google.adk.planners.built_in_planner import BuiltInPlanner
 from google.adk.plugins.base_plugin import BasePlugin
 from google.genai import types
 
-from callstream.adk.litellm import is_watched
+from callstream.adk.tapping import is_watched
 from callstream.runtime import TextFilter
 
 logger = logging.getLogger("callstream")

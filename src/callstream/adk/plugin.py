@@ -41,11 +41,11 @@ from callstream.adk.invocations import (
     restore_wire_ids,
 )
 from callstream.adk.judges import Judges
-from callstream.adk.litellm import why_not_tapped
 from callstream.adk.live import LiveTranscript
 from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import ThreadCalls, repair
+from callstream.adk.tapping import why_not_tapped
 from callstream.adk.tools import (
     collapsed_names,
     collect_generators,

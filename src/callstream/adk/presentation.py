@@ -20,8 +20,7 @@ from ag_ui.core import Message
 
 from callstream.agui import AguiEvent, Conversation, Translator
 from callstream.agui.events import MessagesSnapshot, RunError, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
-from callstream.agui.input import result_value
-from callstream.agui.messages import AssistantMessage, Metadata
+from callstream.agui.messages import AssistantMessage, Metadata, result_value
 from callstream.calls import decision
 from callstream.errors import AnswerRefused, JournalError, TooMany
 from callstream.events import Record, RunEnded
@@ -187,7 +186,7 @@ class AgentStream:
         self._ends_with_snapshot = ends_with_snapshot
 
     async def batches(self, thread_id: str, begin: Callable[[], Awaitable[str]]) -> EventBatches:
-        """Whoever iterates this owns the run: closing it stops the run."""
+        """Iterating this owns the run: closing it stops the run."""
         try:
             run_id = await begin()
         except TooMany as full:

@@ -35,7 +35,7 @@ from google.genai.errors import ClientError
 from pydantic_core import to_jsonable_python
 
 from callstream.adk.contents import history_event
-from callstream.agui.input import since_spoken
+from callstream.agui.messages import since_spoken
 from callstream.calls import CallState
 from callstream.errors import CallstreamError
 from callstream.events import StateChanged

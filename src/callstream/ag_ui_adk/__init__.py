@@ -21,7 +21,7 @@ from callstream.adk.threads import CONTEXT_KEY
 from callstream.ag_ui_adk.agent import MIGRATION_PAGE, AgentResolver
 from callstream.ag_ui_adk.agent import CompatibleAgent as ADKAgent
 from callstream.ag_ui_adk.agent import CompatibleMapping as PredictStateMapping
-from callstream.ag_ui_adk.headers import StateExtractor, make_extract_headers
+from callstream.ag_ui_adk.endpoint import StateExtractor, make_extract_headers
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:

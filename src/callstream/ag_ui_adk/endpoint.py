@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 from ag_ui.core import RunAgentInput, RunErrorEvent
 from ag_ui.encoder import EventEncoder
@@ -21,7 +21,6 @@ from fastapi.responses import JSONResponse, Response
 
 from callstream.adk import ADKAgent
 from callstream.adk.threads import accept_state
-from callstream.ag_ui_adk.headers import StateExtractor, make_extract_headers
 from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
@@ -32,7 +31,38 @@ from callstream.server.requests import Problem, check_ids, parse_input, problem_
 from callstream.server.routes import RunRoutes, driver_for
 
 if TYPE_CHECKING:
+    from fastapi import Request
+if TYPE_CHECKING:
     from callstream.ag_ui_adk.agent import AgentResolver
+
+
+# -- state from a request's headers ------------------------------------------------------------------------------------
+
+
+StateExtractor: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[dict[str, Any] | None]]"
+"""Gives state that the server decides, by the request and its input."""
+
+
+def make_extract_headers(headers_to_extract: Sequence[str]) -> StateExtractor:
+    """An ``extract_state_from_request`` that puts these headers into ``state["headers"]``.
+
+    Each is there under its name in lower case with underscores and without ``x-``, if the request has it. What the client
+    has in ``state["headers"]`` comes first.
+    """
+
+    async def extract_headers(request: Request, given: RunAgentInput) -> dict[str, Any]:
+        found = {
+            name.lower().removeprefix("x-").replace("-", "_"): value
+            for name in headers_to_extract
+            if (value := request.headers.get(name)) is not None
+        }
+        if not found:
+            return {}
+        sent = given.state.get("headers") if isinstance(given.state, dict) else None
+        return {"headers": {**found, **(sent if isinstance(sent, dict) else {})}}
+
+    return extract_headers
+
 
 __all__ = ["Endpoint", "make_extract_headers"]
 

@@ -12,8 +12,7 @@ from callstream.agui.conversation import Conversation, Onlooker
 from callstream.agui.events import AguiEvent, Position, encode, encode_sse, for_older_client, merge
 from callstream.agui.messages import Message
 from callstream.agui.reader import Reader
-from callstream.agui.results import View
-from callstream.agui.translator import Translator
+from callstream.agui.translator import Translator, View
 
 __all__ = [
     "AguiEvent",

@@ -42,8 +42,7 @@ from callstream.agui.events import (
 )
 from callstream.agui.layout import Layout, RunInput, reasoning_message
 from callstream.agui.messages import AssistantMessage, Message, Metadata, ReasoningMessage
-from callstream.agui.results import View, result_text
-from callstream.agui.translator import TOOL_PROGRESS, Translator
+from callstream.agui.translator import TOOL_PROGRESS, Translator, View, result_text
 from callstream.errors import UsageError, warn_of_name
 from callstream.events import (
     CallFailed,

@@ -24,8 +24,7 @@ from callstream.agui.messages import (
     UserMessage,
     subagent_run_id,
 )
-from callstream.agui.results import View, result_text
-from callstream.agui.translator import TOOL_PROGRESS
+from callstream.agui.translator import TOOL_PROGRESS, View, result_text
 from callstream.events import CallFailed, CallReturned, MessageReceived
 from callstream.view import AnswerView, CallView, InputView, MessageView, Passage, RunView
 

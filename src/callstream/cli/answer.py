@@ -16,11 +16,9 @@ from urllib.parse import quote
 
 from callstream import Callstream
 from callstream.calls import HAS_OUTCOME, Call, CallState
-from callstream.cli.client import ServerClient, server_address
-from callstream.cli.options import Commands, add_json, add_server, add_source
+from callstream.cli.options import Commands, add_json, add_server, add_source, journal_url, open_place
 from callstream.cli.output import CommandError, Printer, misused
-from callstream.cli.place import journal_url, open_place
-from callstream.cli.sources import JournalSource, RecordSource, ServerSource
+from callstream.cli.sources import JournalSource, RecordSource, ServerClient, ServerSource, server_address
 from callstream.events import CallProgressed
 from callstream.guards import APPROVAL
 from callstream.runtime.questions import check_answer, thread_of_questions
@@ -109,7 +107,7 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def _answer_question(options: argparse.Namespace, message: dict[str, Any], out: Printer) -> int:
-    """Writes the answer into the journal, where whoever asked looks for it."""
+    """Writes the answer into the journal, where the asking process looks for it."""
     if options.server is not None:
         raise misused("give --journal or --server, not both")
     async with open_place(journal_url(options)) as journal:

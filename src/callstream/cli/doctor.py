@@ -8,9 +8,17 @@ from importlib import metadata
 from typing import Any
 
 from callstream import __version__
-from callstream.cli.options import Commands, add_env_file, add_journal, add_json
+from callstream.cli.options import (
+    Commands,
+    add_env_file,
+    add_journal,
+    add_json,
+    archive_address,
+    hide_password,
+    journal_url,
+    open_place,
+)
 from callstream.cli.output import CommandError, Printer, clean, count_of, size
-from callstream.cli.place import archive_address, hide_password, journal_url, open_place
 from callstream.cli.target import HELP, load_target
 from callstream.errors import CallstreamError, JournalError
 

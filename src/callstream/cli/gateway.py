@@ -8,15 +8,18 @@ import os
 
 from callstream import Callstream
 from callstream.cli.options import (
+    DEFAULT_FILE,
     Commands,
     add_address,
     add_housekeeping,
     add_journal,
+    archive_address,
+    hide_password,
     housekeeping_of,
+    journal_url,
     seconds_or_none,
 )
 from callstream.cli.output import Printer, misused
-from callstream.cli.place import DEFAULT_FILE, archive_address, hide_password, journal_url
 from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
 from callstream.cli.target import load_target
 from callstream.guards import Guard, Rules

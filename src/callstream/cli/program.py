@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from callstream import __version__
-from callstream.cli import answer, demo, doctor, gateway, housekeeping, listing, moving, recording, serve, watch, work
+from callstream.cli import answer, demo, doctor, gateway, housekeeping, listing, recording, serve, watch, work
 from callstream.cli.options import Commands
 from callstream.cli.output import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError, Printer, clean
 from callstream.errors import CallstreamError, UsageError
@@ -140,6 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"callstream {__version__}")
     commands = Commands(parser.add_subparsers(title="commands", metavar="<command>", dest="command"))
-    for room in (demo, serve, work, gateway, watch, listing, answer, recording, housekeeping, moving, doctor):
+    for room in (demo, serve, work, gateway, watch, listing, answer, recording, housekeeping, doctor):
         room.add_to(commands)
     return parser

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from callstream.cli.options import Commands, port, positive
+from callstream.cli.options import Commands, port, positive, refuse_secret
 from callstream.cli.output import INTERRUPTED, CommandError, Printer, count_of, misused
-from callstream.cli.place import refuse_secret
 from callstream.errors import UsageError
 from callstream.wire import WIRES
 
@@ -69,7 +68,7 @@ def add_to(commands: Commands) -> None:
 async def record(options: argparse.Namespace, out: Printer) -> int:
     from callstream.testing.answers import base_path
     from callstream.testing.encoders import ENCODERS
-    from callstream.testing.proxy import recording_proxy
+    from callstream.testing.recording import recording_proxy
 
     upstream = refuse_secret(options.upstream or ENCODERS[options.wire].upstream, "the key that your SDK sends")
     proxy = recording_proxy(options.folder, upstream, port=options.port)

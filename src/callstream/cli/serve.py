@@ -16,21 +16,25 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from callstream.cli.options import (
+    DEFAULT_FILE,
     Commands,
     add_address,
     add_env_file,
     add_housekeeping,
     add_journal,
+    archive_address,
     boolean,
     from_environment,
+    hide_password,
     housekeeping_of,
+    journal_url,
     one_of,
     origin,
     positive,
+    refuse_secret,
     seconds,
 )
 from callstream.cli.output import CommandError, Printer, misused
-from callstream.cli.place import DEFAULT_FILE, archive_address, hide_password, journal_url, refuse_secret
 from callstream.cli.target import HELP, Target, load_target
 from callstream.errors import JournalError, MissingExtra
 

@@ -22,14 +22,12 @@ from starlette.websockets import WebSocket
 
 from callstream import Callstream
 from callstream.errors import CallstreamError, JournalError, UsageError, WireError
-from callstream.gateway.answers import Answer, AnswerBroken, Answers, UpstreamRefused
+from callstream.gateway.answers import Answer, AnswerBroken, Answers, UpstreamRefused, read_durable
 from callstream.gateway.approvals import Approvals
 from callstream.gateway.conversation import comes_back, conversation_of, principal_of, request_key
-from callstream.gateway.durable import read_durable
 from callstream.gateway.kept import KeptAnswers, answer_of
-from callstream.gateway.settings import GatewaySettings
+from callstream.gateway.settings import GatewaySettings, Upstream, Upstreams, leaves_its_place
 from callstream.gateway.turns import Turn, Turns
-from callstream.gateway.upstreams import Upstream, Upstreams, leaves_its_place
 from callstream.gateway.whole import answer_id, whole_answer
 from callstream.journal import RunRow
 from callstream.runtime import Observers, Run

@@ -2,9 +2,91 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
 import msgspec
 
 from callstream.errors import UsageError
+from callstream.wire import provider_at
+
+# -- upstreams: a fixed list, by the first part of the path, and no URL of a client's ----------------------------------
+
+
+PUBLIC: Final[Mapping[str, str]] = {
+    "anthropic": "https://api.anthropic.com/v1",
+    "openai": "https://api.openai.com/v1",
+    "gemini": "https://generativelanguage.googleapis.com",
+}
+_BY_WIRE: Final[Mapping[str, str]] = {
+    "anthropic": "anthropic",
+    "openai_chat": "openai",
+    "openai_responses": "openai",
+    "gemini": "gemini",
+    "gemini_interactions": "gemini",
+}
+_BILLED_TO_THE_END: Final = ("gemini", "googleapis.com", "amazonaws.com", "groq.com", "mistral.ai", "perplexity.ai")
+"""Parts of the hosts of providers that write on, and bill, when the connection is closed."""
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_VERSIONS: Final = re.compile(r"^(?:v1/)+")
+
+
+def leaves_its_place(path: str) -> bool:
+    """Whether a path would lead out of the upstream's own, by whatever spelling."""
+    plain = path
+    while (decoded := unquote(plain)) != plain:
+        plain = decoded
+    return any(part in (".", "..") for part in re.split(r"[/\\]", plain))
+
+
+class Upstream(msgspec.Struct, frozen=True):
+    """``url`` is what the provider's SDK has as its base, with the version where the provider's paths begin with one."""
+
+    name: str
+    url: str
+
+    @property
+    def bills_to_the_end(self) -> bool:
+        return any(part in self.url for part in _BILLED_TO_THE_END)
+
+    def target(self, path: str, query: str) -> str:
+        """The address of a path of the client's. Some clients write the version themselves, some twice, some not at all."""
+        if self.url.endswith("/v1"):
+            path = _VERSIONS.sub("", path)
+        return f"{self.url}/{path}" + (f"?{query}" if query else "")
+
+
+class Upstreams:
+    """By name; the public ones unless they are stated otherwise."""
+
+    def __init__(self, stated: Mapping[str, str] | None = None) -> None:
+        found = {**PUBLIC, **(stated or {})}
+        self._by_name = {name: Upstream(name, _checked(name, url)) for name, url in found.items()}
+
+    def __iter__(self) -> Iterator[Upstream]:
+        return iter(self._by_name.values())
+
+    def find(self, path: str, method: str) -> tuple[Upstream, str] | None:
+        """The upstream of a path, and the rest of the path. A path without a name belongs to the public API that has it."""
+        path = path.lstrip("/")
+        name, _, rest = path.partition("/")
+        if name in self._by_name:
+            return self._by_name[name], rest
+        provider = provider_at(f"/{path}", method)
+        known = None if provider is None else _BY_WIRE.get(provider.wire)
+        return None if known is None else (self._by_name[known], path)
+
+
+def _checked(name: str, url: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"expected an upstream's name of small letters, digits, - and _, got {name!r}")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment or parts.username:
+        raise UsageError(f"expected an upstream such as {name}=https://api.example.com/v1, got {url!r}")
+    return url.rstrip("/")
+
 
 _MIB = 1024 * 1024
 

@@ -19,11 +19,9 @@ from callstream.events import RunEvent
 from callstream.journal import processes
 from callstream.journal.archive import Archive
 from callstream.journal.archive.objects import ArchiveAway
-from callstream.journal.filters import RunFilter, forget_filter
 from callstream.journal.follow import Followers
-from callstream.journal.outage import StoreAway
 from callstream.journal.rows import fold
-from callstream.journal.store import Store
+from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter
 
 _GO_ON_SECONDS = 3600.0
 
@@ -145,7 +143,7 @@ class Housekeeper:
             raise JournalError(str(error)) from error  # appends do not need it
 
     async def compact_own(self) -> None:
-        """What this process had better compact itself, whoever has the duties."""
+        """What this process compacts itself, whether or not it has the duties."""
         if self._duties is not None and self._duties.compact_after is not None:
             await self._compact_all(await self._store.own_due(self._duties.compact_after))
 

@@ -30,7 +30,6 @@ from callstream.errors import UsageError
 from callstream.events import Record, RunEvent, in_order
 from callstream.journal import follow as following
 from callstream.journal.archive import Archive, ArchivedReader, open_objects
-from callstream.journal.filters import CallFilter, RunFilter, forget_filter, forgotten_mark
 from callstream.journal.follow import Folded, Followers, Page, Push
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.moving import Moved, Progress, Side, move
@@ -48,7 +47,7 @@ from callstream.journal.rows import (
     prepare,
     redact_entry,
 )
-from callstream.journal.store import Store, StoreReader
+from callstream.journal.store import CallFilter, RunFilter, Store, StoreReader, forget_filter, forgotten_mark
 from callstream.journal.worker import JournalThread, Worker
 
 _T = TypeVar("_T")

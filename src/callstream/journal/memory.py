@@ -17,10 +17,8 @@ import msgspec
 
 from callstream.calls import Call
 from callstream.events import Record
-from callstream.journal.filters import CallFilter, RunFilter, forgotten_mark
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.memorypacks import MemoryPacks, soil
-from callstream.journal.memorytables import MemoryCall, MemoryRun, MemoryTables, seq_of
+from callstream.journal.memorytables import MemoryCall, MemoryPacks, MemoryRun, MemoryTables, seq_of, soil
 from callstream.journal.plan import Append, CallChange, Held, Plan, RunChange, RunFacts
 from callstream.journal.rows import (
     Kind,
@@ -32,7 +30,16 @@ from callstream.journal.rows import (
     find_folded_range,
     from_json,
 )
-from callstream.journal.store import SCHEMA_VERSION, CallLog, Head, RunRows, check_archive
+from callstream.journal.store import (
+    SCHEMA_VERSION,
+    CallFilter,
+    CallLog,
+    Head,
+    RunFilter,
+    RunRows,
+    check_archive,
+    forgotten_mark,
+)
 from callstream.journal.whole import RunSize, WholeRun, folded_rows, plan_of
 from callstream.journal.writer import Committed, Writer
 

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.filters import forgotten_mark
-from callstream.journal.store import Store, StoreReader
+from callstream.journal.store import Store, StoreReader, forgotten_mark
 from callstream.journal.whole import RunSize, WholeRun
 
 _PASSES = 3

@@ -22,10 +22,9 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.flag import Flag
 from callstream.journal.follow import Followers, News, Pushed, call_in
 from callstream.journal.housekeeping import JournalSettings
-from callstream.journal.outage import Outage, StoreAway, Unstorable
 from callstream.journal.plan import Append
 from callstream.journal.rows import Kind, Row
-from callstream.journal.store import Store
+from callstream.journal.store import Outage, Store, StoreAway, Unstorable
 from callstream.journal.writer import Committed
 
 ROW_OVERHEAD = 200
@@ -86,9 +85,9 @@ class AppendQueue:
     written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
     the cheaper it is, and a loop that is never done would show everything much later.
 
-    Why nothing is left behind, whoever goes next: what waits is ``_is_ready``, and then the thread is about to look or a
-    wake-up is on its way to it; or its loop has a timer, or some loop is working, and either sees to what waits
-    (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of them: it goes on by
+    Why nothing is left behind, in whatever order things happen: what waits is ``_is_ready``, and then the thread is about
+    to look or a wake-up is on its way to it; or its loop has a timer, or some loop is working, and either sees to what
+    waits (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of them: it goes on by
     itself, or, paused, when a batch is settled, which is sure to be because bytes wait. Appends in line are admitted by
     the thread, before it looks for the last time. The flags are changed under the lock, all of them.
     """

@@ -2,21 +2,155 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
+import time
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from callstream.calls import Call
-from callstream.errors import JournalError
+from callstream.calls import Call, CallState
+from callstream.errors import JournalError, UsageError
 from callstream.events import Record
-from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.packs import Packs
 from callstream.journal.plan import Append
 from callstream.journal.rows import RecordColumns, RunRow, Source, Stored
 from callstream.journal.whole import RunSize, WholeRun
 from callstream.journal.writer import Committed, Writer
+
+# -- which runs and calls are meant: of a list, and of what is to be forgotten -----------------------------------------
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str | None = None
+    thread_id: str | None = None
+    principal: str | None = None
+    active: bool | None = None
+    ended_before: float | None = None
+
+    def fits(self, run: RunRow) -> bool:
+        return (
+            (self.run_id is None or run.run_id == self.run_id)
+            and (self.thread_id is None or run.thread_id == self.thread_id)
+            and (self.principal is None or run.principal == self.principal)
+            and (self.active is None or (run.outcome is None) == self.active)
+            and (self.ended_before is None or (run.ended_at is not None and run.ended_at < self.ended_before))
+        )
+
+    def conditions(self) -> dict[str, Any]:
+        """The named conditions of a query, each with its value; True for one that takes none."""
+        found = _given(self)
+        active = found.pop("where_active", None)
+        if active is not None:
+            found["where_active" if active else "where_ended"] = True
+        return found
+
+
+class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
+    run_id: str | None = None
+    thread_id: str | None = None
+    principal: str | None = None
+    states: Sequence[CallState] | None = None
+    provider_id: str | None = None
+
+    def fits(self, call: Call, run: RunRow) -> bool:
+        return (
+            (self.run_id is None or call.run_id == self.run_id)
+            and (self.thread_id is None or call.thread_id == self.thread_id)
+            and (self.principal is None or run.principal == self.principal)
+            and (self.states is None or call.state in self.states)
+            and (self.provider_id is None or call.provider_id == self.provider_id)
+        )
+
+    def conditions(self) -> dict[str, Any]:
+        """The named conditions of a query, each with its value."""
+        found = _given(self)
+        if self.states is not None:
+            found["where_states"] = [state.value for state in self.states]
+        return found
+
+
+def forget_filter(before: float | None, thread: str | None, principal: str | None) -> RunFilter:
+    """The ended runs that match all that is given."""
+    if before is None and thread is None and principal is None:
+        raise UsageError("forget needs before=, thread= or principal=: without them it would erase everything")
+    if before is not None and math.isnan(before):
+        raise UsageError("forget needs before= as seconds since 1970, got nan")
+    return RunFilter(thread_id=thread, principal=principal, active=False, ended_before=before)
+
+
+def forgotten_mark(thread_id: str, principal: str | None) -> str:
+    """What is left of a thread that was erased for good. Nobody can read from it which thread it was, or whose."""
+    return hashlib.sha256(msgspec.json.encode((thread_id, principal))).hexdigest()
+
+
+def _given(wanted: RunFilter | CallFilter) -> dict[str, Any]:
+    return {f"where_{name}": value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+
+
+# -- when a store cannot be written: how it says so, and what the log says of it ---------------------------------------
+
+
+_log = logging.getLogger("callstream.journal")
+
+_PASSING_SECONDS = 1.0
+
+_REFUSAL_SECONDS = 30.0
+"""How long a refusal counts if no further append is tried."""
+
+
+class StoreAway(JournalError):
+    """The store cannot be reached or is locked just now. Worth trying again for a while.
+
+    It is not known whether what was being written is written: each append's ``base`` tells when it is tried again.
+    """
+
+
+class Unstorable(JournalError):
+    """The store cannot hold such a value. It takes others."""
+
+
+class Outage:
+    """Whether the store takes appends. The log says once that it cannot be written, and once that it can again.
+
+    A lock or a restart that passes within a second is not worth a line, unless an append has failed by then. A store that
+    was away is back as soon as anything was written to it. One that refused an append (a full disk) may well take a
+    smaller row, so it has to take an append.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._since: float | None = None
+        self._is_told = False
+        self._refusal: JournalError | None = None
+        self._refused_at = 0.0
+
+    @property
+    def refusal(self) -> JournalError | None:
+        """Why the store has refused an append a moment ago and has taken none since."""
+        return self._refusal if time.monotonic() - self._refused_at < _REFUSAL_SECONDS else None
+
+    def begin(self, error: JournalError, *, gave_up: bool = False) -> None:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if not isinstance(error, StoreAway):
+            self._refusal, self._refused_at = error, now
+        if not self._is_told and (gave_up or self._refusal or now - self._since >= _PASSING_SECONDS):
+            self._is_told = True
+            _log.error("the journal cannot be written, trying again: %s", error)
+
+    def end(self, *, by_append: bool) -> None:
+        if self._since is None or (self._refusal is not None and not by_append):
+            return
+        if self._is_told:
+            seconds = time.monotonic() - self._since
+            _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
+        self._since, self._is_told, self._refusal = None, False, None
+
 
 SCHEMA_VERSION = 2
 """The schema that this code writes. A store of schema n serves code n and code n - 1."""

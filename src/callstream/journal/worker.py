@@ -21,11 +21,10 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal import processes
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
-from callstream.journal.outage import Outage, StoreAway
 from callstream.journal.plan import Append
 from callstream.journal.queue import GroupCommit, Then, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Store
+from callstream.journal.store import Outage, Store, StoreAway
 from callstream.journal.writer import Writer
 
 _T = TypeVar("_T")

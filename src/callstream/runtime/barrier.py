@@ -47,7 +47,7 @@ class Barrier:
         hooked = self._hooks.get(call_id)
         return None if hooked is None else hooked.seconds
 
-    def take(self, event: CallEvent, call: Call, seq: int) -> None:
+    def apply(self, event: CallEvent, call: Call, seq: int) -> None:
         """An event, which is the run's record of that number, has made the call what it is now."""
         if isinstance(event, CallStarted):
             self._start(call)

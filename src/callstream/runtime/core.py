@@ -241,7 +241,7 @@ class RunCore(ABC):
     ) -> None:
         """``record`` without waiting: ``then`` is called later, with what ``record`` would have raised, or None.
 
-        What an earlier attempt of the run has recorded is not left out: whoever submits reads responses that are new.
+        What an earlier attempt of the run has recorded is not left out: what is submitted comes from new responses.
         What the events bring about, such as hooks, runs in the ``context``: the caller's, unless another is given.
         """
         if self._end.has_begun:
@@ -441,9 +441,9 @@ class RunCore(ABC):
             if own is not None:
                 self._barrier.own_tools[call_id] = own
             if call.state is CallState.ARGS_COMPLETE:
-                self._barrier.take(CallStarted(call_id, call.name), call, self.seq)
-                self._barrier.take(ArgsAppended(call_id, call.args_json or ""), call, self.seq)
-                self._barrier.take(CallCompleted(call_id, call.args_json), call, self.seq)
+                self._barrier.apply(CallStarted(call_id, call.name), call, self.seq)
+                self._barrier.apply(ArgsAppended(call_id, call.args_json or ""), call, self.seq)
+                self._barrier.apply(CallCompleted(call_id, call.args_json), call, self.seq)
 
     # -- inside --
 
@@ -487,7 +487,7 @@ class RunCore(ABC):
             return
         before = self._ledger.get(event.call_id)
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
-        self._barrier.take(event, call, seq)
+        self._barrier.apply(event, call, seq)
         self._apply_to_early_tools(event, call)
         if call is before:
             return  # a piece, mostly

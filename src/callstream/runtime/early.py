@@ -8,7 +8,7 @@
 A tool with a ``Streamed`` parameter begins when its required parameters are whole and valid and the streamed value has
 begun; one with ``start="early"`` when the wire has ended its arguments and its hooks have settled. Laws:
 
-- A call begins once. Whoever asks for it later, by ``invoke`` or by calling the tool in the run, gets the result of that.
+- A call begins once. Asking for it later, by ``invoke`` or by calling the tool in the run, gives the same result.
 - What the tool sees is in the journal: pieces come here after they were recorded, and it is recorded that the tool runs
   before it runs.
 - There is no result before the arguments have ended, whole and valid, and the hooks for their end have settled. What a tool
@@ -278,7 +278,7 @@ class EarlyRun:
 
     # -- what happens to the call --
 
-    def take(self, event: CallEvent, call: Call) -> None:
+    def apply(self, event: CallEvent, call: Call) -> None:
         match event:
             case ArgsAppended(text=text):
                 self._guard(lambda args: args.feed(text))
@@ -535,7 +535,7 @@ class EarlyRuns:
         """
         self._expected[call_id] = policy, own
 
-    def take(self, event: CallEvent, call: Call) -> None:
+    def apply(self, event: CallEvent, call: Call) -> None:
         """An event has made the call what it is now."""
         early = self._runs.get(event.call_id)
         if early is None:
@@ -546,7 +546,7 @@ class EarlyRuns:
             is_recorded = policy == "record"
             early = EarlyRun(self._run, self._tool_use, self._write, call, tool, is_recorded=is_recorded)
             self._runs[event.call_id] = early
-        early.take(event, call)
+        early.apply(event, call)
 
     def begun(self, call_id: str) -> EarlyRun | None:
         """The early run of that call, if it has begun."""

@@ -1,4 +1,4 @@
-"""Questions to a person that whoever asks waits for.
+"""Questions to a person, and waiting for the answer.
 
 A question is a call of its own, in a thread beside that of the call that it is about. It is answered as any call that awaits
 an answer: in the inspector, by ``callstream answer``, by a client that speaks AG-UI, at any replica. The answer runs

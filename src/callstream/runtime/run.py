@@ -392,7 +392,7 @@ class Run(RunCore):
         current_model_call.set(None)
 
     def _apply_to_early_tools(self, event: CallEvent, call: Call) -> None:
-        self.early.take(event, call)
+        self.early.apply(event, call)
 
     async def _settle_early_tool(self, call_id: str) -> None:
         await self.early.settle(call_id)

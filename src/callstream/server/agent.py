@@ -20,7 +20,7 @@ from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
 from pydantic import BaseModel
 
 from callstream.agui import Reader, View, for_older_client
-from callstream.agui.input import CANCELLED, digest_of, result_value, since_spoken
+from callstream.agui.messages import CANCELLED, digest_of, result_value, since_spoken
 from callstream.calls import CallState
 from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError
@@ -251,7 +251,7 @@ class FunctionHost:
 
 
 class AnswersHost(FunctionHost):
-    """Records answers to questions that are asked beside a run. Whoever has asked finds them in the journal."""
+    """Records answers to questions that are asked beside a run. The asking process finds them in the journal."""
 
     def __init__(self, callstream: Callstream) -> None:
         super().__init__(_do_nothing, callstream)

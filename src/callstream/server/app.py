@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from callstream.agui import View
 from callstream.callstream import Callstream
 from callstream.errors import JournalError, UsageError
-from callstream.journal.outage import StoreAway
+from callstream.journal.store import StoreAway
 from callstream.runtime import Driver
 from callstream.runtime.driver import Heir
 from callstream.server.access import Access, Auth, Guard

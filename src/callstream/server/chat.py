@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from callstream import codec
 from callstream.agui import View
-from callstream.agui.input import since_spoken
+from callstream.agui.messages import since_spoken
 from callstream.calls import CallState
 from callstream.errors import Compacted, UsageError
 from callstream.events import Record, RunEnded, in_order

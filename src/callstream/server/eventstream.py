@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from callstream.errors import JournalError
-from callstream.journal.outage import StoreAway
+from callstream.journal.store import StoreAway
 from callstream.server.health import JournalAway, JournalHealth
 from callstream.server.settings import ServerSettings
 

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from callstream import codec
-from callstream.agui.input import is_deeper
+from callstream.agui.messages import is_deeper
 from callstream.server.settings import ServerSettings
 
 

@@ -19,7 +19,7 @@ from starlette.routing import Route, compile_path
 
 from callstream.agui import AguiEvent, Position, View
 from callstream.agui.events import PROTOCOL_VERSION
-from callstream.agui.input import digest_of
+from callstream.agui.messages import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.guards import APPROVAL
 from callstream.journal import RunRow

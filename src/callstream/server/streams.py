@@ -155,7 +155,7 @@ class Joins:
 def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame:
     """For a thread of its own, since a long conversation takes its time."""
     events = presentation.show(conversation.prelude())
-    # Whoever has read half of a prelude has to begin again, so only its end is a place to continue from.
+    # A client that has read half of a prelude has to begin again, so only its end is a place to continue from.
     frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
         return b"".join(frames)

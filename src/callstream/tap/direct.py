@@ -8,13 +8,21 @@ extensions such as ``trace``), ``pools`` uses the library's own transport.
 from __future__ import annotations
 
 import asyncio
+import importlib
+import ipaddress
+import socket
 import ssl
+import sys
+import threading
+import urllib.request
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import cache
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import cache, partial
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
+from callstream.hooks.thread import HookThread
 from callstream.tap.connection import Connection, Head, Origin, Timeouts, connect
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -207,3 +215,232 @@ def _stream_class(library: ModuleType) -> Any:
         """What the library takes for a stream of its own."""
 
     return LibraryStream
+
+
+# -- pools: one for each running event loop, library and proxy ---------------------------------------------------------
+# A pool belongs to the loop that opened its connections, so each loop gets its own. Requests of sync clients that the tap
+# reads are sent from an event loop too; what it does not read goes through the library's own sync pools. The environment's
+# proxies count, as they would without a transport of one's own. Async requests of plain HTTP/1.1 have transports of the
+# tap's own, which cost less.
+
+
+_Transports: TypeAlias = dict[tuple[str, str | None, bool], Any]
+"""By the library, the proxy, and whether they are the tap's own."""
+_CORES = {"httpx": "httpcore", "httpx2": "httpcore2"}
+
+
+def library_of(request: Any) -> ModuleType:
+    """The library that a request belongs to: httpx or httpx2."""
+    return sys.modules[type(request).__module__.partition(".")[0]]
+
+
+def load_core(library: ModuleType) -> None:
+    """Imports what the library's own transports import.
+
+    SDKs name errors of those packages when a stream is closed, and one that was left open is closed when the program ends:
+    then nothing can be imported any more.
+    """
+    importlib.import_module(_CORES[library.__name__])
+
+
+class Pools:
+    """Makes transports as they are needed. ``options`` are those of the library's own transports.
+
+    While some are open, ``in_use`` has these pools, for clients that are never closed.
+    """
+
+    def __init__(self, options: dict[str, Any], *, in_use: set[Pools] | None = None) -> None:
+        self._options = options
+        self._in_use = in_use if in_use is not None else set()
+        self._lock = threading.Lock()
+        self._can_be_direct = "proxy" not in options and options.get("http1", True) and not options.get("http2", False)
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Transports] = WeakKeyDictionary()
+        self._sync: _Transports = {}
+
+    def transport_for(self, request: Any) -> Any:
+        """A transport for requests on this event loop."""
+        with self._lock:
+            pools = self._by_loop.setdefault(asyncio.get_running_loop(), {})
+            return self._pool(pools, request, "AsyncHTTPTransport", may_be_direct=True)
+
+    def sync_transport_for(self, request: Any) -> Any:
+        with self._lock:
+            return self._pool(self._sync, request, "HTTPTransport")
+
+    async def aclose(self) -> None:
+        """Closes the pools of this event loop."""
+        with self._lock:
+            pools = self._by_loop.pop(asyncio.get_running_loop(), {})
+            self._check_use()
+        for pool in pools.values():
+            await pool.aclose()
+
+    def close(self) -> None:
+        """Closes the sync pools."""
+        with self._lock:
+            pools, self._sync = self._sync, {}
+            self._check_use()
+        for pool in pools.values():
+            pool.close()
+
+    def _pool(self, pools: _Transports, request: Any, transport: str, *, may_be_direct: bool = False) -> Any:
+        library = library_of(request)
+        proxy = self._proxy_for(request.url)
+        is_direct = may_be_direct and proxy is None and self._can_be_direct and _is_plain(request)
+        key = (library.__name__, proxy, is_direct)
+        if key not in pools:
+            options = dict(self._options)
+            if proxy is not None:
+                options["proxy"] = library.Proxy(proxy)
+            limits = options.get("limits")
+            if limits is not None:
+                options["limits"] = library.Limits(
+                    max_connections=limits.max_connections,
+                    max_keepalive_connections=limits.max_keepalive_connections,
+                    keepalive_expiry=limits.keepalive_expiry,
+                )
+            pools[key] = _direct(library, options) if is_direct else getattr(library, transport)(**options)
+            self._in_use.add(self)
+        return pools[key]
+
+    def _check_use(self) -> None:
+        if not self._by_loop and not self._sync:
+            self._in_use.discard(self)
+
+    def _proxy_for(self, url: Any) -> str | None:
+        if "proxy" in self._options or not self._options.get("trust_env", True):
+            return None
+        proxies = urllib.request.getproxies()
+        proxy = proxies.get(url.scheme) or proxies.get("all")
+        if not proxy or any(_is_exempt(url, entry.strip()) for entry in proxies.get("no", "").split(",")):
+            return None
+        return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_exempt(url: Any, entry: str) -> bool:
+    """Whether an entry of NO_PROXY is for this URL, by the rules that httpx has for clients without a transport.
+
+    A name is for its subdomains too, one with a dot before it for these alone. Addresses and ranges of them (which are
+    httpx2's), ``localhost`` and names with a scheme are only for themselves.
+    """
+    if entry in ("", "*"):
+        return bool(entry)
+    scheme, has_scheme, name = entry.lower().rpartition("://")
+    if scheme not in ("", "all", url.scheme):
+        return False
+    if (network := _network(name)) is not None:
+        return (host := _network(url.host)) is not None and host[0] in network
+    name, _, port = name.partition(":")
+    if port and port != str(url.port):
+        return False
+    if name.startswith("."):
+        return bool(url.host.endswith(name))
+    is_alone = has_scheme or entry.lower() == "localhost"
+    return url.host == name or (not is_alone and bool(url.host.endswith(f".{name}")))
+
+
+def _network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """An address, or a range of them; None if it is a name."""
+    try:
+        return ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        return None
+
+
+def _is_plain(request: Any) -> bool:
+    """Whether a request needs nothing that only the library's own transport does."""
+    return (
+        request.url.scheme in ("http", "https")
+        and request.method != "CONNECT"
+        and "upgrade" not in request.headers
+        and request.extensions.keys() <= {"timeout"}
+    )
+
+
+def _direct(library: ModuleType, options: dict[str, Any]) -> Any:
+    from callstream.tap.direct import DirectTransport  # it needs h11, which comes with httpx and httpx2
+
+    return DirectTransport(library, options)
+
+
+# -- a sync transport, used from an event loop: in a thread for each request -------------------------------------------
+# All that is done for one request is done by its thread, one thing after another. A thread that waits for bytes cannot be
+# cancelled. So to close a response that is being read, its socket is shut down; where the transport shows no socket, or
+# shares it (HTTP/2), the response is closed as soon as the wait is over, and that is not waited for.
+
+
+class ThreadedTransport:
+    """The sync transport as an async one."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: Any) -> Any:
+        thread = HookThread("callstream-http")
+        asking = thread.submit(self._inner.handle_request, request)
+        try:
+            answer = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(lambda asked: _close_unwanted(asked, thread))
+            raise
+        library = library_of(request)
+        stream = ThreadedStream(answer.stream, answer.stream.close, partial(_wake, answer), thread)
+        return library.Response(
+            answer.status_code, headers=answer.headers, stream=stream, extensions=answer.extensions, request=request
+        )
+
+
+class ThreadedStream:
+    """Blocking chunks, read in a thread. ``wake`` ends a wait for one, and returns whether that was possible."""
+
+    def __init__(
+        self,
+        chunks: Iterable[bytes],
+        close: Callable[[], None],
+        wake: Callable[[], bool],
+        thread: HookThread | None = None,
+    ) -> None:
+        self._chunks = chunks
+        self._close = close
+        self._wake = wake
+        self._thread = thread or HookThread("callstream-http")
+        self._reading: asyncio.Future[bytes | None] | None = None
+        self._is_closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = iter(self._chunks)
+        while True:
+            self._reading = self._thread.submit(next, chunks, None)
+            data = await asyncio.shield(self._reading)
+            if data is None:
+                return
+            yield data
+
+    async def aclose(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        is_waiting = self._reading is not None and not self._reading.done()
+        can_be_woken = is_waiting and self._wake()
+        closing = self._thread.submit(self._close)
+        self._thread.close()
+        if can_be_woken or not is_waiting:
+            await closing
+
+
+def _wake(answer: Any) -> bool:
+    """Ends a wait for bytes of this answer in another thread. False if that is not possible."""
+    network = answer.extensions.get("network_stream")
+    if network is None or answer.extensions.get("http_version") == b"HTTP/2":
+        return False
+    try:
+        socket.socket.shutdown(network.get_extra_info("socket"), socket.SHUT_RDWR)
+    except (OSError, TypeError):
+        return False
+    return True
+
+
+def _close_unwanted(asked: asyncio.Future[Any], thread: HookThread) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        _ = thread.submit(asked.result().stream.close)
+    thread.close()

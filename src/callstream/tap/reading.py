@@ -22,8 +22,7 @@ from callstream.runtime.textfilter import TextFilter
 from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tap.errors import raised_once
-from callstream.tap.implicit import ImplicitRuns
-from callstream.tap.place import Place
+from callstream.tap.place import ImplicitRuns, Place
 from callstream.tools import Tool, current_call, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from callstream.testing.encoders.anthropic import eager_refusal, eager_tools, garble
     from callstream.testing.httpserver import ReceivedRequest
     from callstream.testing.provider import STAMP, ScriptedProvider
-    from callstream.testing.proxy import recording_proxy
-    from callstream.testing.recording import Recording, record, replay
+    from callstream.testing.recording import Recording, record, recording_proxy, replay
 
 __all__ = [
     # scripts

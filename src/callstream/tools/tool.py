@@ -29,21 +29,22 @@ import msgspec
 from callstream.errors import UsageError, WireError
 from callstream.events import ReplayRule
 from callstream.jsontext.path import Path, lacks_place, parse_path
-from callstream.tools.convert import Arguments
+from callstream.tools.convert import Arguments, explain_annotations
 from callstream.tools.delta import AbortSignal
-from callstream.tools.docstring import description_of, parameters_of, without_parameter
 from callstream.tools.functions import (
     ClaimedCall,
     annotations_of,
     call_claims,
+    description_of,
     is_of_kind,
+    parameters_of,
     resolved_signature,
     same_kind,
+    without_parameter,
     without_partials,
     without_receiver,
 )
 from callstream.tools.progress import ProgressFilling, progress_parameter
-from callstream.tools.pydantic_bridge import explain_annotations
 from callstream.tools.schema import Provider, declaration, parameters_schema
 from callstream.tools.streamed import (
     StreamedFilling,

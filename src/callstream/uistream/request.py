@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from callstream import codec
-from callstream.agui.input import result_value
+from callstream.agui.messages import result_value
 from callstream.errors import UsageError, warn_of_name
 from callstream.uistream.messages import AGAIN
 

@@ -18,9 +18,8 @@ import msgspec
 
 from callstream import codec
 from callstream.agui import View
-from callstream.agui.input import result_value
-from callstream.agui.results import result_text
-from callstream.agui.translator import tools_in
+from callstream.agui.messages import result_value
+from callstream.agui.translator import result_text, tools_in
 from callstream.calls import CallState, decision
 from callstream.errors import UsageError, warn_of_name
 from callstream.events import (

@@ -50,7 +50,7 @@ class Decoder(ABC, Generic[Chunk]):
         self.chunk: Chunk | None = None
         """What the frame read last holds, as far as the decoder looks at it; None if it held nothing to read."""
         self.may_pause = False
-        """Set by whoever reads the next body with this decoder, too, if the response goes on there: see ``continuation``."""
+        """Set where the response may go on in another body, which this decoder then reads, too: see ``continuation``."""
         self.is_paused = False
         """Whether a body has ended, and the response has not. ``end`` ends it."""
         self.expects_piece = False

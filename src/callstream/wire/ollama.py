@@ -18,8 +18,7 @@ from callstream.events import ResultReceived
 from callstream.wire.chunks import ChunkCall, ChunkCollapser, Split
 from callstream.wire.collapsing import Output, changed
 from callstream.wire.decoder import Decoder, reported
-from callstream.wire.framing import Framing
-from callstream.wire.jsonframing import JsonLinesFraming
+from callstream.wire.framing import Framing, JsonLinesFraming
 from callstream.wire.provider import AnswerKind, IsLeftOut, Provider
 from callstream.wire.requests import (
     MODEL,

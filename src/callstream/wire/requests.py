@@ -129,7 +129,7 @@ class Request:
 
     @cached_property
     def digest(self) -> Digest:
-        """What the request says, whoever says it and in whatever order of keys."""
+        """What the request says, independent of credentials and of the order of keys."""
         return Digest.of(self.path, self.fields) if self.fields else Digest(_digest([self.path, self.body.hex()]), {})
 
     def rewritten(self) -> Request:

@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from callstream.cli.options import Commands, add_address, add_journal, pace
+from callstream.cli.options import Commands, add_address, add_journal, hide_password, pace, refuse_secret
 from callstream.cli.output import Printer, misused
-from callstream.cli.place import hide_password, refuse_secret
 from callstream.cli.serve import quiet_adk, serve_app
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from callstream.errors import MissingExtra, UsageError
-from callstream.journal.archive.archive import Archive
+from callstream.journal.archive.archive import Archive, ArchivedReader
 from callstream.journal.archive.objects import Folder, Objects, Unnamed
-from callstream.journal.archive.reader import ArchivedReader
 
 __all__ = ["Archive", "ArchivedReader", "open_objects"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from callstream.errors import JournalError
-from callstream.journal.outage import StoreAway
-from callstream.journal.store import archive_unnamed
+from callstream.journal.store import StoreAway, archive_unnamed
 
 _T = TypeVar("_T")
 

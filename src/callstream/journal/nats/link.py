@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.outage import StoreAway
+from callstream.journal.store import StoreAway
 from callstream.journal.writer import Stale
 
 _log = logging.getLogger("callstream.journal")

@@ -17,7 +17,7 @@ import msgspec
 
 from callstream.errors import JournalError, UsageError
 from callstream.journal.follow import Followers
-from callstream.journal.outage import StoreAway, Unstorable
+from callstream.journal.store import StoreAway, Unstorable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _CONNECT_SECONDS = 10.0

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 from callstream.calls import Call
 from callstream.events import Record, RunEnded
-from callstream.journal.filters import CallFilter, RunFilter
-from callstream.journal.follow import Folded, Page
-from callstream.journal.heads import Heads
+from callstream.journal.follow import Folded, Heads, Page
 from callstream.journal.postgres.link import LONG_SECONDS, Link
 from callstream.journal.rows import (
     NOWHERE,
@@ -24,7 +22,7 @@ from callstream.journal.rows import (
     merge_adjacent,
     record_of,
 )
-from callstream.journal.store import CallLog, Head, RunRows
+from callstream.journal.store import CallFilter, CallLog, Head, RunFilter, RunRows
 from callstream.journal.whole import RunSize, WholeRun, whole_runs
 
 _MAX_KEY = 2**31 - 1

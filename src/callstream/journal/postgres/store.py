@@ -26,18 +26,112 @@ import msgspec
 
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
-from callstream.journal.filters import RunFilter, forgotten_mark
 from callstream.journal.follow import Followers
-from callstream.journal.outage import StoreAway
+from callstream.journal.packs import Due, PackFigures, PackState, Place
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, PostgresWatch, failure
-from callstream.journal.postgres.packs import PostgresPacks
 from callstream.journal.postgres.reader import PostgresReader
 from callstream.journal.rows import RecordColumns, Source, Stored, json_text
 from callstream.journal.sql import queries, schema
-from callstream.journal.store import SCHEMA_VERSION, check_archive, check_version, must_migrate
+from callstream.journal.store import (
+    SCHEMA_VERSION,
+    RunFilter,
+    StoreAway,
+    check_archive,
+    check_version,
+    forgotten_mark,
+    must_migrate,
+)
 from callstream.journal.whole import WholeRun, folded_rows, plan_of
 from callstream.journal.writer import Committed, Stale, Writer
+
+# -- packs -------------------------------------------------------------------------------------------------------------
+# An object is deleted when the database says so for good: what it says of packs is on its disk before anything follows from
+# it, where ``synchronous_commit`` is off for others, too.
+
+
+class _Changed(Exception):
+    """A run is not where it was."""
+
+
+class PostgresPacks:
+    """See ``Packs``."""
+
+    def __init__(self, link: Link, sql: Mapping[str, str]) -> None:
+        self._link = link
+        self._sql = sql
+
+    async def due(self, age: float, limit: int) -> Sequence[Due]:
+        async with self._link.reading() as connection:
+            rows = await connection.fetch(self._sql["due_for_pack"], age, limit, timeout=LONG_SECONDS)
+        return [Due(*row) for row in rows]
+
+    async def begin(self, name: str) -> None:
+        async with self._durable_transaction() as connection:
+            await connection.execute(self._sql["begin_pack"], name)
+
+    async def keep(self, name: str, places: Sequence[Place], size: int, instead_of: str | None) -> bool:
+        sql = self._sql
+        ordered = sorted(places)
+        keys = [place.run_key for place in ordered]
+        try:
+            async with self._durable_transaction() as connection:
+                pack = await connection.fetchval(sql["keep_pack"], name, len(places), size)
+                if pack is None:
+                    return False
+                run_ids = [place.run_id for place in ordered]
+                spans = [place.start for place in ordered], [place.size for place in ordered]
+                count = await connection.fetchval(sql["pack_runs"], pack, keys, run_ids, *spans, instead_of)
+                if count != len(places):
+                    raise _Changed
+                if instead_of is None:
+                    for query in ("delete_archive", "delete_sources", "empty_calls"):
+                        await connection.execute(sql[query], keys, timeout=LONG_SECONDS)
+                elif not await connection.fetchval(sql["give_up_pack"], instead_of):
+                    raise _Changed
+        except _Changed:
+            return False
+        return True
+
+    async def give_up(self, name: str) -> None:
+        async with self._durable_transaction() as connection:
+            await connection.execute(self._sql["give_up_pack"], name)
+
+    async def give_up_stale(self, age: float) -> None:
+        async with self._durable_transaction() as connection:
+            await connection.execute(self._sql["give_up_stale"], age)
+
+    async def drop(self, name: str) -> None:
+        async with self._link.reading() as connection:
+            await connection.execute(self._sql["drop_pack"], name)
+
+    async def listed(self, state: PackState) -> Sequence[str]:
+        async with self._link.reading() as connection:
+            return [row[0] for row in await connection.fetch(self._sql["list_packs"], state)]
+
+    async def newest(self) -> str | None:
+        async with self._link.reading() as connection:
+            name: str | None = await connection.fetchval(self._sql["newest_pack"])
+            return name
+
+    async def in_pack(self, name: str) -> Sequence[Place]:
+        async with self._link.reading() as connection:
+            return [Place(*row) for row in await connection.fetch(self._sql["runs_in_pack"], name)]
+
+    async def places(self, run_ids: Sequence[str]) -> Sequence[Place]:
+        async with self._link.reading() as connection:
+            return [Place(*row) for row in await connection.fetch(self._sql["places_of_runs"], list(run_ids))]
+
+    async def figures(self) -> PackFigures:
+        async with self._link.reading() as connection:
+            return PackFigures(*await connection.fetchrow(self._sql["pack_figures"]))
+
+    @asynccontextmanager
+    async def _durable_transaction(self) -> AsyncIterator[Any]:
+        async with self._link.reading() as connection, connection.transaction():
+            await connection.execute(self._sql["sync_commit"])
+            yield connection
+
 
 _NOTICE_RUNS = 500
 """Run numbers in one notice; PostgreSQL allows 8,000 bytes."""

@@ -23,9 +23,7 @@ import msgspec
 from callstream.calls import FINAL, Call
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record, in_order
-from callstream.journal.filters import CallFilter, RunFilter
 from callstream.journal.follow import Folded, Page
-from callstream.journal.outage import StoreAway, Unstorable
 from callstream.journal.rows import (
     NOWHERE,
     RunRow,
@@ -38,7 +36,18 @@ from callstream.journal.rows import (
     record_of,
 )
 from callstream.journal.sql import queries, schema
-from callstream.journal.store import SCHEMA_VERSION, CallLog, Head, RunRows, check_version, must_migrate
+from callstream.journal.store import (
+    SCHEMA_VERSION,
+    CallFilter,
+    CallLog,
+    Head,
+    RunFilter,
+    RunRows,
+    StoreAway,
+    Unstorable,
+    check_version,
+    must_migrate,
+)
 from callstream.journal.whole import RunSize, WholeRun, whole_runs
 
 Durability: TypeAlias = Literal["process", "power"]

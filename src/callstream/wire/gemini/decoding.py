@@ -22,9 +22,8 @@ from callstream.events import DiscardReason
 from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
 from callstream.wire.decoder import Decoder, reported
-from callstream.wire.framing import Framing
+from callstream.wire.framing import Framing, SseOrArrayFraming
 from callstream.wire.joining import add_usage
-from callstream.wire.jsonframing import SseOrArrayFraming
 from callstream.wire.transcript import PiecewiseCall, WireCall, json_text
 
 NORMAL_FINISH: Final = "STOP"
