@@ -16,7 +16,7 @@ from callstream import Callstream
 from callstream.calls import CallState
 from callstream.events import CallCompleted, CallStarted, Question
 from callstream.runtime import Run as CallstreamRun
-from callstream.runtime.questions import Asked, Decision, Questions
+from callstream.runtime.questions import Decision, QuestionRef, Questions
 from callstream.testing import Finish, HttpError, ScriptedProvider, Text, ToolCall
 
 from .commands import PATIENCE, Ran, Server, ran, serving
@@ -179,7 +179,7 @@ def test_an_answer_needs_a_server(run: Run) -> None:
 
 async def test_a_question_without_an_agent_is_answered_in_the_journal(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'calls.db'}"
-    asked = Asked("question", "thread", None)
+    asked = QuestionRef("question", "thread", None)
     async with Callstream(url) as cs:
         questions = Questions(cs.journal, partial(CallstreamRun.start, cs.engine, as_current=False))
         await questions.ask(asked, {"tool": "pay"}, Question("confirmation", "May it run?"))

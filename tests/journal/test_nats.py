@@ -150,7 +150,7 @@ async def test_servers_say_whether_they_sync(
 
     monitors = {f"http://{name}:8222": answer for name, answer in zip("abc", answers, strict=True)}
     monkeypatch.setattr(link, "_syncs_always", monitors.__getitem__)
-    checking = link.Link(nats_address({"log": "nats://a,b,c"}), 1.0)._check_disks()
+    checking = link.NatsLink(nats_address({"log": "nats://a,b,c"}), 1.0)._check_disks()
     if complaint is None:
         await checking
     else:
@@ -221,7 +221,7 @@ async def test_an_attempt_to_connect_ends_in_time_even_if_it_overhears_that_it_i
     monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.01)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(StoreAway, match="nobody has answered"):
-            await link.Link(nats_address({"log": "nats://a"}), 1.0).open(lambda: None)
+            await link.NatsLink(nats_address({"log": "nats://a"}), 1.0).open(lambda: None)
 
 
 # -- what lies there ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from callstream.journal.nats.log import View, pack, parts_of, records_of, unpack
+from callstream.journal.nats.log import WriterView, pack, parts_of, records_of, unpack
 from callstream.journal.rows import Kind, RecordColumns
 
 
@@ -37,8 +37,8 @@ def test_an_empty_message_has_no_parts_and_another_program_is_told_apart() -> No
         unpack(b"hello")
 
 
-def viewed(*batches: list[RecordColumns]) -> View:
-    view = View()
+def viewed(*batches: list[RecordColumns]) -> WriterView:
+    view = WriterView()
     for number, batch in enumerate(batches, 1):
         view.add(number * 10, parts_of(batch), float(number))
     return view
@@ -89,7 +89,7 @@ def test_what_is_old_is_found_and_erased() -> None:
     view = viewed([piece(1, 2), piece(2, 2)], [piece(1, 3)])
     assert view.older(2.0) == [piece(1, 2), piece(2, 2)]
     assert view.age(5.0) == 4.0
-    assert View().age(5.0) == 0.0
+    assert WriterView().age(5.0) == 0.0
     view.erase_older(2.0)
     assert view.older(9.0) == [piece(1, 3)]
     assert view.oldest == 20

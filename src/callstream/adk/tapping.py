@@ -47,7 +47,7 @@ from callstream.tap import TapSettings, has_tap
 
 
 _PROVIDERS: Final = frozenset({"openai", "custom_openai", "litellm_proxy"})
-"""Those of litellm's that are asked with OpenAI's SDK, by the rules that ``Route`` follows."""
+"""Those of litellm's that are asked with OpenAI's SDK, by the rules that ``LiteLlmRoute`` follows."""
 
 _ELSEWHERE: Final = (
     "client",
@@ -71,7 +71,7 @@ _TLS: Final = ("SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE", "SSL_CERTIF
 """What litellm reads from the environment for its own connections."""
 
 
-class Route:
+class LiteLlmRoute:
     """Where litellm would send a request: the provider's name for the model, key and address."""
 
     def __init__(self, litellm: Any, model: str, given: Mapping[str, Any]) -> None:
@@ -134,13 +134,13 @@ def client_for(llm: BaseLlm, callstream: Callstream, settings: TapSettings) -> T
         return None  # one of the application's own
     try:
         litellm = importlib.import_module("litellm")
-        is_used = Route(litellm, llm.model, {}).provider in _PROVIDERS
+        is_used = LiteLlmRoute(litellm, llm.model, {}).provider in _PROVIDERS
     except Exception:  # noqa: BLE001  # it is not installed, or does not know the model: it says so itself when it is used
         return None
     return TappedClient(inner, callstream, settings) if is_used else None
 
 
-def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> Route | None:
+def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> LiteLlmRoute | None:
     """Where a request goes, None where that is not known for sure or not for OpenAI's SDK."""
     if any(given.get(name) is not None for name in _ELSEWHERE):
         return None
@@ -151,7 +151,7 @@ def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> Route | None
     if model in (getattr(litellm, "model_alias_map", None) or {}):
         return None
     try:
-        route = Route(litellm, model, given)
+        route = LiteLlmRoute(litellm, model, given)
     except Exception:  # noqa: BLE001  # a name that litellm does not know: it says so itself
         return None
     return route if route.provider in _PROVIDERS and route.key else None

@@ -212,7 +212,7 @@ def _broken(error: BaseException | None) -> AnswerBroken:
     return broken
 
 
-class Answers:
+class LiveAnswers:
     """The answers of one process: those under way, and those that a client may come back for."""
 
     def __init__(self, *, window: float, max_kept_bytes: int) -> None:

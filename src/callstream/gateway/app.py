@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 
 from callstream import Callstream
 from callstream.errors import CallstreamError, JournalError, UsageError, WireError
-from callstream.gateway.answers import Answer, AnswerBroken, Answers, UpstreamRefused, read_durable
+from callstream.gateway.answers import Answer, AnswerBroken, LiveAnswers, UpstreamRefused, read_durable
 from callstream.gateway.approvals import Approvals
 from callstream.gateway.conversation import comes_back, conversation_of, principal_of, request_key
 from callstream.gateway.kept import KeptAnswers, answer_of
@@ -154,7 +154,7 @@ class Gateway:
         self._key = key
         self._settings = settings
         self._turns = Turns(callstream)
-        self._answers = Answers(window=settings.window, max_kept_bytes=settings.max_kept_bytes)
+        self._answers = LiveAnswers(window=settings.window, max_kept_bytes=settings.max_kept_bytes)
         self._kept = KeptAnswers(callstream, settings.window)
         self._stopping: set[asyncio.Task[None]] = set()
         self._is_closing = False

@@ -10,7 +10,7 @@ from callstream.calls import Call
 from callstream.events import Question
 from callstream.guards import Verdict
 from callstream.runtime import Run
-from callstream.runtime.questions import Asked, Decision, Questions
+from callstream.runtime.questions import Decision, QuestionRef, Questions
 
 
 class Approvals:
@@ -24,7 +24,7 @@ class Approvals:
         """None if the tool may run, else why not."""
         run = self._engine.active_run(call.run_id or "")
         beside, principal = (call.call_id, None) if run is None else (run.thread_id, run.principal)
-        asked = Asked(self._engine.new_id("call"), beside, principal)
+        asked = QuestionRef(self._engine.new_id("call"), beside, principal)
         about = {"tool": call.name, "arguments": call.args, "why": verdict.reason}
         message = f"May {call.name} run? {verdict.reason}"
         await self._questions.ask(asked, about, Question("confirmation", message, about=call.call_id))

@@ -14,7 +14,7 @@ import msgspec
 
 from callstream.calls import Call
 from callstream.events import Record
-from callstream.journal.packs import GOING_ON, Due, PackFigures, PackState, Place
+from callstream.journal.packs import GOING_ON, Due, PackFigures, PackPlace, PackState
 from callstream.journal.plan import RunFacts
 from callstream.journal.rows import NOWHERE, RunRow, Source, Stored, event_of, moment
 from callstream.journal.whole import WholeCall, WholeRun
@@ -27,7 +27,7 @@ class KnownPack(msgspec.Struct, eq=False):
 
     changed_at: float
     state: PackState = "writing"
-    places: dict[int, Place] = msgspec.field(default_factory=dict)
+    places: dict[int, PackPlace] = msgspec.field(default_factory=dict)
     runs: int = 0
     size: int = 0
 
@@ -163,7 +163,7 @@ class MemoryPacks:
         with self._tables.lock:
             self._tables.packs[name] = KnownPack(time.monotonic())
 
-    async def keep(self, name: str, places: Sequence[Place], size: int, instead_of: str | None) -> bool:
+    async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
         tables = self._tables
         with tables.lock:
             pack = tables.packs.get(name)
@@ -209,12 +209,12 @@ class MemoryPacks:
             names = [name for name, pack in self._tables.packs.items() if pack.state in ("kept", "dirty")]
         return names[-1] if names else None
 
-    async def in_pack(self, name: str) -> Sequence[Place]:
+    async def in_pack(self, name: str) -> Sequence[PackPlace]:
         with self._tables.lock:
             pack = self._tables.packs.get(name)
             return sorted(pack.places.values(), key=lambda place: place.start) if pack is not None else []
 
-    async def places(self, run_ids: Sequence[str]) -> Sequence[Place]:
+    async def places(self, run_ids: Sequence[str]) -> Sequence[PackPlace]:
         tables = self._tables
         with tables.lock:
             runs = [tables.runs[run_id] for run_id in run_ids if run_id in tables.runs]

@@ -37,7 +37,7 @@ NONCE_BYTES = 16
 _decoder = msgspec.msgpack.Decoder(WholeRun)
 
 
-class Place(NamedTuple):
+class PackPlace(NamedTuple):
     """Where a run lies: in which pack, and which bytes of it."""
 
     run_key: int
@@ -50,14 +50,14 @@ class Place(NamedTuple):
 class Pack(NamedTuple):
     name: str
     data: bytes
-    places: Sequence[Place]
+    places: Sequence[PackPlace]
 
 
 def encode_run(run: WholeRun) -> bytes:
     return _ZLIB + zlib.compress(msgspec.msgpack.encode(run), 6)
 
 
-def decode_run(data: bytes, place: Place) -> WholeRun:
+def decode_run(data: bytes, place: PackPlace) -> WholeRun:
     """Raises JournalError if those bytes are not that run."""
     try:
         if data[:1] != _ZLIB:
@@ -81,7 +81,7 @@ def make_pack(runs: Sequence[tuple[int, str, bytes]], nonce: bytes) -> Pack:
         start += len(data)
     whole = b"".join(parts)
     name = digest_of(whole)
-    return Pack(name, whole, [Place(key, run_id, name, begin, size) for key, run_id, begin, size in spans])
+    return Pack(name, whole, [PackPlace(key, run_id, name, begin, size) for key, run_id, begin, size in spans])
 
 
 def digest_of(data: bytes) -> str:
@@ -125,7 +125,7 @@ class Packs(Protocol):
     async def begin(self, name: str) -> None:
         """Makes a pack known that will be written now."""
 
-    async def keep(self, name: str, places: Sequence[Place], size: int, instead_of: str | None) -> bool:
+    async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
         """Has those runs lie in that pack from now on, and nowhere else.
 
         ``instead_of``: the pack in which they lay, which is gone then. Without it they lay in the tables: their records and
@@ -149,11 +149,11 @@ class Packs(Protocol):
         """The last of the packs that runs lie in."""
         ...
 
-    async def in_pack(self, name: str) -> Sequence[Place]:
+    async def in_pack(self, name: str) -> Sequence[PackPlace]:
         """The runs that lie in it, in the order in which they lie there."""
         ...
 
-    async def places(self, run_ids: Sequence[str]) -> Sequence[Place]:
+    async def places(self, run_ids: Sequence[str]) -> Sequence[PackPlace]:
         """Those of the runs that lie in packs."""
         ...
 

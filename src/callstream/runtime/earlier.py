@@ -19,7 +19,7 @@ from callstream.events import CallAwaiting, CallExecuting, CallProgressed, Quest
 from callstream.runtime.continuing import ASKED_AS, INTERRUPTED, Replay
 from callstream.runtime.core import RunCore
 from callstream.runtime.log import is_being_cancelled
-from callstream.runtime.questions import Asked, Decision, Questions
+from callstream.runtime.questions import Decision, QuestionRef, Questions
 from callstream.tools import NOT_DONE, UNKNOWN, Reconcile, Tool
 
 logger = logging.getLogger("callstream")
@@ -124,7 +124,7 @@ class EarlierCalls:
             replay.asked[call_id] = run.engine.new_id("call")
             question = Question("confirmation", QUESTION, metadata={ASKED_AS: replay.asked[call_id]})
             await run.record([CallAwaiting(call_id, question, is_paused=True)])
-        asked = Asked(replay.asked[call_id], run.thread_id, run.principal)
+        asked = QuestionRef(replay.asked[call_id], run.thread_id, run.principal)
         deciding = asyncio.ensure_future(self._decision(call, asked))
         undo = run.on_stop(lambda reason: deciding.cancel())
         if run.is_ending:  # since it was last written to
@@ -147,7 +147,7 @@ class EarlierCalls:
         else:
             await run.fail(call_id, REFUSED)
 
-    async def _decision(self, call: Call, asked: Asked) -> Decision:
+    async def _decision(self, call: Call, asked: QuestionRef) -> Decision:
         run = self._run
         about = {"tool": call.name, "arguments": call.args, "why": QUESTION}
         await self._questions.ask(asked, about, Question("confirmation", QUESTION, about=call.call_id))

@@ -30,7 +30,7 @@ Start: TypeAlias = Callable[[RunStarted], Awaitable[RunCore]]
 """Starts a run that is not the current one."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class QuestionRef(msgspec.Struct, frozen=True):
     """A question: its ``call_id``, and whose thread it is beside."""
 
     question_id: str
@@ -57,7 +57,7 @@ class Questions:
         self._journal = journal
         self._start = start
 
-    async def ask(self, asked: Asked, arguments: dict[str, Any], question: Question) -> None:
+    async def ask(self, asked: QuestionRef, arguments: dict[str, Any], question: Question) -> None:
         """Asks, unless that has been done. ``arguments``: those of the question's call."""
         if await self._journal.call(asked.question_id) is not None:
             return
@@ -69,7 +69,7 @@ class Questions:
         finally:
             await run.end(None)
 
-    async def answer(self, asked: Asked) -> Call:
+    async def answer(self, asked: QuestionRef) -> Call:
         """The question with its answer, when that has come."""
         while True:
             call = await self._journal.call(asked.question_id)
@@ -77,7 +77,7 @@ class Questions:
                 return call
             await asyncio.sleep(_EVERY)
 
-    async def withdraw(self, asked: Asked, paused: Call | None = None, error: str = "") -> None:
+    async def withdraw(self, asked: QuestionRef, paused: Call | None = None, error: str = "") -> None:
         """Nobody waits for the answer any more, so nobody should be asked any more. A ``paused`` call has failed."""
         run = await self._start(RunStarted(asked.thread_id, asked.principal))
         try:

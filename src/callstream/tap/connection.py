@@ -146,7 +146,7 @@ class Origin(NamedTuple):
     port: int
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """The head of an answer, and what reads its body."""
 
     status: int
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
         """
         return self.is_drained and not self._is_resuming and not _is_readable(self.transport)
 
-    async def ask(self, request: Any, timeouts: Timeouts) -> Head:
+    async def ask(self, request: Any, timeouts: Timeouts) -> ResponseHead:
         """Sends the request, and waits for the head of its answer."""
         self._limit_waits(timeouts.get("read"))
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         head, begun = await self._read_head(http)
         has_body = request.method != "HEAD" and head.status_code not in _WITHOUT_BODY
         is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
-        return Head(
+        return ResponseHead(
             head.status_code,
             head.headers.raw_items(),
             {"http_version": b"HTTP/" + head.http_version, "reason_phrase": head.reason, "network_stream": self},

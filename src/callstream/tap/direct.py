@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from callstream.hooks.thread import HookThread
-from callstream.tap.connection import Connection, Head, Origin, Timeouts, connect
+from callstream.tap.connection import Connection, Origin, ResponseHead, Timeouts, connect
 
 _PORTS: Final = {"http": 80, "https": 443}
 # httpx's own limits where none are given.
@@ -151,7 +151,7 @@ class DirectTransport:
 class DirectStream:
     """The body of an answer. When it has been read its connection can be used again; before, it is closed."""
 
-    def __init__(self, transport: DirectTransport, connection: Connection, head: Head) -> None:
+    def __init__(self, transport: DirectTransport, connection: Connection, head: ResponseHead) -> None:
         self._transport = transport
         self._connection = connection
         self._body = head.body

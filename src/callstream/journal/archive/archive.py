@@ -27,8 +27,8 @@ from callstream.journal.packs import (
     NONCE_BYTES,
     Due,
     Pack,
+    PackPlace,
     Packs,
-    Place,
     decode_run,
     digest_of,
     encode_run,
@@ -63,7 +63,7 @@ class Archive:
         self._objects = objects
         self._packs = packs
         self._reader = reader
-        self._last: dict[Place, WholeRun] = {}
+        self._last: dict[PackPlace, WholeRun] = {}
         """What was read last, since a long run is read by the page."""
 
     async def check(self) -> None:
@@ -179,9 +179,9 @@ class Archive:
                 missing = error
         raise JournalError(f"the index says that a run is where it is not: {missing}") from missing
 
-    async def _read(self, places: Iterable[Place]) -> list[WholeRun]:
+    async def _read(self, places: Iterable[PackPlace]) -> list[WholeRun]:
         found: list[WholeRun] = []
-        packs: dict[str, list[Place]] = {}
+        packs: dict[str, list[PackPlace]] = {}
         for place in places:
             if place in self._last:
                 found.append(self._last[place])
@@ -189,7 +189,7 @@ class Archive:
                 packs.setdefault(place.pack, []).append(place)
         limit = asyncio.Semaphore(_AT_ONCE)
 
-        async def read_pack(name: str, wanted: list[Place]) -> list[WholeRun]:
+        async def read_pack(name: str, wanted: list[PackPlace]) -> list[WholeRun]:
             async with limit:
                 parts = await self._objects.get_spans(name, [(place.start, place.size) for place in wanted])
             return [decode_run(part, place) for part, place in zip(parts, wanted, strict=True)]
@@ -199,7 +199,7 @@ class Archive:
         self._remember(packs, found)
         return found
 
-    def _remember(self, packs: dict[str, list[Place]], found: list[WholeRun]) -> None:
+    def _remember(self, packs: dict[str, list[PackPlace]], found: list[WholeRun]) -> None:
         runs = {run.key: run for run in found}
         for place in [place for wanted in packs.values() for place in wanted][-_REMEMBERED:]:
             self._last[place] = runs[place.run_key]

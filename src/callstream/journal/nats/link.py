@@ -179,7 +179,7 @@ class Refused(Exception):
         self.error = error
 
 
-class Link:
+class NatsLink:
     """One connection, made again by the client when it breaks. ``broke`` is called when messages may have been missed."""
 
     def __init__(self, address: NatsAddress, patience: float) -> None:

@@ -23,7 +23,7 @@ from nats.aio.subscription import Subscription
 
 from callstream.errors import JournalError
 from callstream.journal.log import Heard, Settle
-from callstream.journal.nats.link import Link, NatsAddress
+from callstream.journal.nats.link import NatsAddress, NatsLink
 from callstream.journal.rows import RecordColumns
 from callstream.journal.store import StoreAway
 from callstream.journal.writer import Stale
@@ -34,7 +34,7 @@ from callstream.journal.writer import Stale
 # nothing: it takes the writer's turn.
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
     """Records of a run, numbered from ``first``. ``body``: source, call, kind and body of each of them."""
 
     key: int
@@ -55,9 +55,9 @@ _message_decoder = msgspec.msgpack.Decoder(_Packed)
 _body_decoder = msgspec.msgpack.Decoder(list[_Columns])
 
 
-def parts_of(records: Sequence[RecordColumns]) -> list[Part]:
+def parts_of(records: Sequence[RecordColumns]) -> list[RunPart]:
     """The records of a batch, those of one run together and in order, as parts."""
-    parts: list[Part] = []
+    parts: list[RunPart] = []
     columns: list[_Columns] = []
     begin = end = (-1, 0, 0)  # run, number, time
     for key, seq, at_ms, source, call, kind, body in records:
@@ -72,24 +72,26 @@ def parts_of(records: Sequence[RecordColumns]) -> list[Part]:
     return parts
 
 
-def _part(begin: tuple[int, int, int], columns: list[_Columns]) -> Part:
+def _part(begin: tuple[int, int, int], columns: list[_Columns]) -> RunPart:
     key, first, at_ms = begin
-    return Part(key, first, len(columns), at_ms, _encoder.encode(columns))
+    return RunPart(key, first, len(columns), at_ms, _encoder.encode(columns))
 
 
-def pack(parts: Iterable[Part]) -> bytes:
+def pack(parts: Iterable[RunPart]) -> bytes:
     return _encoder.encode([(*head, msgspec.Raw(body)) for *head, body in parts])
 
 
-def unpack(message: bytes) -> list[Part]:
+def unpack(message: bytes) -> list[RunPart]:
     """Raises msgspec.DecodeError for what is no such message."""
     if not message:
         return []
-    return [Part(key, first, size, ms, bytes(body)) for key, first, size, ms, body in _message_decoder.decode(message)]
+    return [
+        RunPart(key, first, size, ms, bytes(body)) for key, first, size, ms, body in _message_decoder.decode(message)
+    ]
 
 
 class _Kept(NamedTuple):
-    part: Part
+    part: RunPart
     place: int
     at: float
 
@@ -98,7 +100,7 @@ def _first(kept: _Kept) -> int:
     return kept.part.first
 
 
-class View:
+class WriterView:
     """What one writer has appended, as far as it is needed: all of it up to the message at ``until``.
 
     A place is the number that the engine has given to a message.
@@ -119,7 +121,7 @@ class View:
         """Whether the run would be here."""
         return self._only is None or key in self._only
 
-    def add(self, place: int, parts: Iterable[Part], at: float) -> None:
+    def add(self, place: int, parts: Iterable[RunPart], at: float) -> None:
         """Takes the next message, unless it is here already."""
         if place > self.until:
             self.until = place
@@ -171,7 +173,7 @@ class View:
         return min((kept[0].place for kept in self._runs.values()), default=self.until)
 
 
-def records_of(part: Part) -> list[RecordColumns]:
+def records_of(part: RunPart) -> list[RecordColumns]:
     key, first, _, at_ms, body = part
     return [
         (key, first + number, at_ms, source, call, kind, text)
@@ -195,9 +197,9 @@ class NatsLog:
 
     def __init__(self, address: NatsAddress, *, patience: float) -> None:
         self.where = address.where
-        self._link = Link(address, patience)
-        self._views: dict[str, View] = {}
-        self._own = View()
+        self._link = NatsLink(address, patience)
+        self._views: dict[str, WriterView] = {}
+        self._own = WriterView()
         self._feeds: dict[str, Subscription] = {}
         self._purged = 0
         self._checked = 0
@@ -206,7 +208,7 @@ class NatsLog:
     async def open(self, writer: str, heard: Heard) -> None:
         self._writer = _token(writer)
         self._heard = heard
-        self._views, self._feeds, self._own = {}, {}, View()
+        self._views, self._feeds, self._own = {}, {}, WriterView()
         await self._link.open(broke=self._broke)
 
     async def close(self) -> None:
@@ -277,19 +279,19 @@ class NatsLog:
     def _broke(self) -> None:
         self._heard(None)
 
-    async def _view(self, writer: str, keys: Collection[int]) -> View:
+    async def _view(self, writer: str, keys: Collection[int]) -> WriterView:
         """All that the writer has in the log at this moment of those runs."""
         name = _token(writer)
         if name == self._writer:
             return self._own
         view = self._views.get(name)
         if view is None or not all(map(view.has, keys)):
-            view = self._views[name] = View(time.monotonic())
+            view = self._views[name] = WriterView(time.monotonic())
         view.used_at = time.monotonic()
         await self._read_on(view, name, await self._link.last(name))
         return view
 
-    async def _read_on(self, view: View, name: str, until: int) -> None:
+    async def _read_on(self, view: WriterView, name: str, until: int) -> None:
         """Reads what comes after what is known, to that message. A server may not have it yet."""
         for _ in range(_LAGGING):
             while view.until < until and (found := await self._link.read(name, view.until + 1)):

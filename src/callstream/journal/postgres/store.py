@@ -27,7 +27,7 @@ import msgspec
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
-from callstream.journal.packs import Due, PackFigures, PackState, Place
+from callstream.journal.packs import Due, PackFigures, PackPlace, PackState
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, PostgresWatch, failure
 from callstream.journal.postgres.reader import PostgresReader
@@ -70,7 +70,7 @@ class PostgresPacks:
         async with self._durable_transaction() as connection:
             await connection.execute(self._sql["begin_pack"], name)
 
-    async def keep(self, name: str, places: Sequence[Place], size: int, instead_of: str | None) -> bool:
+    async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
         sql = self._sql
         ordered = sorted(places)
         keys = [place.run_key for place in ordered]
@@ -114,13 +114,13 @@ class PostgresPacks:
             name: str | None = await connection.fetchval(self._sql["newest_pack"])
             return name
 
-    async def in_pack(self, name: str) -> Sequence[Place]:
+    async def in_pack(self, name: str) -> Sequence[PackPlace]:
         async with self._link.reading() as connection:
-            return [Place(*row) for row in await connection.fetch(self._sql["runs_in_pack"], name)]
+            return [PackPlace(*row) for row in await connection.fetch(self._sql["runs_in_pack"], name)]
 
-    async def places(self, run_ids: Sequence[str]) -> Sequence[Place]:
+    async def places(self, run_ids: Sequence[str]) -> Sequence[PackPlace]:
         async with self._link.reading() as connection:
-            return [Place(*row) for row in await connection.fetch(self._sql["places_of_runs"], list(run_ids))]
+            return [PackPlace(*row) for row in await connection.fetch(self._sql["places_of_runs"], list(run_ids))]
 
     async def figures(self) -> PackFigures:
         async with self._link.reading() as connection:

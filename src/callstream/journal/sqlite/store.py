@@ -23,7 +23,7 @@ from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal import processes
 from callstream.journal.follow import Followers
-from callstream.journal.packs import Due, PackFigures, PackState, Place
+from callstream.journal.packs import Due, PackFigures, PackPlace, PackState
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.rows import RecordColumns, Source, Stored
 from callstream.journal.sql import queries
@@ -58,7 +58,7 @@ class SqlitePacks:
         with self._file.durable_transaction() as run:
             run(_SQL["begin_pack"], {"name": name})
 
-    async def keep(self, name: str, places: Sequence[Place], size: int, instead_of: str | None) -> bool:
+    async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
         with failure(self._file.where):
             self._file.connection.execute(
                 "PRAGMA secure_delete = ON"
@@ -100,12 +100,12 @@ class SqlitePacks:
     async def newest(self) -> str | None:
         return next((name for (name,) in await self._reader.select("newest_pack", {})), None)
 
-    async def in_pack(self, name: str) -> Sequence[Place]:
-        return [Place(*row) for row in await self._reader.select("runs_in_pack", {"name": name})]
+    async def in_pack(self, name: str) -> Sequence[PackPlace]:
+        return [PackPlace(*row) for row in await self._reader.select("runs_in_pack", {"name": name})]
 
-    async def places(self, run_ids: Sequence[str]) -> Sequence[Place]:
+    async def places(self, run_ids: Sequence[str]) -> Sequence[PackPlace]:
         rows = await self._reader.select("places_of_runs", {"run_ids": as_json(list(run_ids))})
-        return [Place(*row) for row in rows]
+        return [PackPlace(*row) for row in rows]
 
     async def figures(self) -> PackFigures:
         [row] = await self._reader.select("pack_figures", {})
