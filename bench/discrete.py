@@ -176,8 +176,10 @@ class Process:
 
     def _hold(self, number: int, at: float) -> None:
         self._unread.setdefault(number, []).append(at)
-        if number in self._due_runs or number in self._recording:
-            return
+        if number not in self._due_runs and number not in self._recording:
+            self._schedule(number)
+
+    def _schedule(self, number: int) -> None:
         self._due_runs.add(number)
         self._expected.discard(number)
         self._works.append(number)
@@ -200,6 +202,8 @@ class Process:
                 self._submit(number)
             self._working -= 1
             self._due = max(0, self._due - len(now))
+            if len(self._works) >= RUNS_AT_ONCE:
+                self._due = len(self._works)
             if not self._due:
                 if self._works:
                     self._set_timer()
@@ -267,13 +271,10 @@ class Process:
                 shown += self.costs.show * self.costs.steps(len(deltas))
                 self.shown.extend(Shown(at, shown - at) for at in deltas)
                 if self._unread.get(number) and number not in self._due_runs:
-                    self._due_runs.add(number)
-                    self._works.append(number)
+                    self._schedule(number)
             if self._is_paused:
                 self._is_paused = False
                 self._do_works()
-            elif self._works and not self._due:
-                self._set_timer()
             self._wake_for_waiting()
 
         self.core.do(seconds, end)

@@ -51,8 +51,11 @@ class Engine(NamedTuple):
 
 def process_seconds(pid: int) -> float:
     """Of a process, its children, and those of its children that have ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:  # it has ended meanwhile, and is its parent's from now on
+        return 0.0
     return sum(int(field) for field in fields[11:15]) / TICK + sum(process_seconds(int(child)) for child in children)
 
 

@@ -60,12 +60,17 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
 
 
 class LogTimes(NamedTuple):
-    """Seconds: of the writing process's CPU, of its servers' CPU, and from a batch to its answer. ``stored``: bytes."""
+    """Seconds: of the writing process's CPU, of its servers' CPU, and from a batch to its answer. ``stored``: bytes.
+
+    ``waits``: what each batch of the larger size has taken longer than the writer's own work, one after the other. Most of
+    them next to nothing; now and then there is one that waits for a disk, and all that it brings is late.
+    """
 
     client: Line
     servers: Line
     answer: Line
     stored: float
+    waits: Sequence[float] = (0.0,)
 
     def waiting(self, deltas: float) -> float:
         """What a batch waits that is not the writer's own work."""
@@ -77,6 +82,7 @@ async def log_times(url: str, engine: Engine) -> LogTimes:
     servers: list[tuple[float, float]] = []
     answer: list[tuple[float, float]] = []
     grown = 0.0
+    took: list[float] = []
     for size in SIZES:
         journal = open_journal(url, housekeeping=None)
         for number in range(size):
@@ -104,9 +110,11 @@ async def log_times(url: str, engine: Engine) -> LogTimes:
         mean = size * BATCHES / len(batches)
         # A median, because whatever else the machine does comes in between now and then.
         client.append((mean, median(cpu for records, _, cpu in batches if records >= mean / 2)))
-        answer.append((mean, median(seconds for records, seconds, _ in batches if records >= mean / 2)))
+        took = [seconds for records, seconds, _ in batches if records >= mean / 2]
+        answer.append((mean, median(took)))
         servers.append((mean, used / len(batches)))
-    return LogTimes(line(client), line(servers), line(answer), grown)
+    own = client[-1][1]
+    return LogTimes(line(client), line(servers), line(answer), grown, [max(0.0, seconds - own) for seconds in took])
 
 
 async def times_of(url: str, server_url: str | None = None, cluster: Cluster | None = None) -> LogTimes:
@@ -162,8 +170,8 @@ def process_times(sqlite: LogTimes, batches_a_second: float) -> ProcessTimes:
     # The parts are of other processes than the whole, and must not be more than that.
     left = max(0.0, whole.delta - sqlite.client.delta)
     read = min(read, left)
-    work = min(max(0.0, tapped - read - sqlite.client.of(in_batch) / in_batch), left - read)
     batch = max(0.0, whole.batch - sqlite.client.batch)
+    work = min(max(0.0, tapped - read - (sqlite.client.of(in_batch) + batch) / in_batch), left - read)
     costs = Costs(read, work, left - read - work, batch, sqlite.client.delta, sqlite.client.batch)
     costs = costs._replace(further=further_share(costs, batches_a_second))
     usage = found[most]

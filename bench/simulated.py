@@ -166,7 +166,7 @@ def check(given: Measured, rounds: int) -> bool:
     for streams, taken in found.items():
         usages = [one.usage for one in taken]
         others = median(one.others for one in taken)
-        ran = run_process(given.process.costs, streams, PACE)
+        ran = run_process(given.process.costs, streams, PACE, given.logs["SQLite"].times.waits)
         for what, foretold, here in (
             ("% of a core", ran.core * 100, median(usage.share * 100 for usage in usages)),
             ("p50 ms", ran.p50 * 1000, median(usage.latencies.quantile(0.5) for usage in usages)),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.discrete import (
+    GATHER,
     Beats,
     Clock,
     Costs,
@@ -79,6 +80,19 @@ def test_the_core_is_as_busy_as_what_it_does() -> None:
     assert ran.core == pytest.approx(expected, rel=0.02)
     assert ran.arrived == pytest.approx(1.0, abs=0.02)
     assert ran.batches * ran.deltas == pytest.approx(2000, rel=0.02)
+
+
+def test_runs_that_have_more_when_they_are_settled_are_not_waited_for() -> None:
+    """As in the queue: all runs of the last batch are heard of then, and the next one need not gather."""
+    ran = run_process(COSTS, 2, 400, [0.005], seconds=1.0)
+    assert ran.batches > 1.5 / GATHER
+
+
+def test_a_log_that_is_slow_now_and_then_shows_in_the_last_of_a_hundred() -> None:
+    even = run_process(COSTS, 100, 20, seconds=4.0)
+    uneven = run_process(COSTS, 100, 20, [0.03, *[0.0] * 30], seconds=4.0)
+    assert uneven.p50 == pytest.approx(even.p50, rel=0.2)
+    assert uneven.p99 > even.p99 + 0.01
 
 
 def test_what_waits_in_a_standstill_is_worked_off() -> None:

@@ -200,6 +200,24 @@ async def test_what_comes_after_the_last_step_waits_for_the_next_batch() -> None
     assert done[-1] == "between"
 
 
+async def test_a_whole_step_that_gathered_while_others_worked_does_not_wait_for_more() -> None:
+    done: list[int] = []
+    queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)
+
+    def work(number: int) -> None:
+        done.append(number)
+        queue.submit(f"r{number}", [ROW], None, lambda outcome: None)
+        if number == 0:
+            for late in range(2, 2 + RUNS_AT_ONCE):
+                queue.schedule(f"r{late}", partial(work, late))
+
+    await gathered(queue, work, 2)
+    assert done == [0, 1]
+    queue.settle(queue.take(), [1, 1])
+    await settled_in_loop()
+    assert done == list(range(2 + RUNS_AT_ONCE))
+
+
 async def test_runs_work_on_though_the_first_have_nothing_to_write() -> None:
     done: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: None, gather=60.0)

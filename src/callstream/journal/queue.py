@@ -83,7 +83,8 @@ class AppendQueue:
     all appended again: then no other run is writing for which it would be worth waiting. (Only runs whose last record was a
     piece of text are waited for: after any other event, more may take any time.) Where the loops are busy with what is
     written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
-    the cheaper it is, and a loop that is never done would show everything much later.
+    the cheaper it is, and a loop that is never done would show everything much later. What has gathered while a loop worked
+    does not wait where it fills the next step: else a loop that was held up once would stay behind for good.
 
     Why nothing is left behind, in whatever order things happen: what waits is ``_is_ready``, and then the thread is about
     to look or a wake-up is on its way to it; or its loop has a timer, or some loop is working, and either sees to what
@@ -189,6 +190,8 @@ class AppendQueue:
         with self._lock:
             self._working -= 1
             duties.due = max(0, duties.due - done)  # with them, some may have been done that came later
+            if len(duties.works) >= RUNS_AT_ONCE:
+                duties.due = len(duties.works)  # a whole step has gathered meanwhile
             if not duties.due:
                 if duties.works:
                     self._set_timer(loop, duties)
