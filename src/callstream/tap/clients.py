@@ -12,8 +12,8 @@ from callstream.runtime import RunEngine
 from callstream.runtime.ownloop import OwnLoop
 from callstream.tap.asking import Asking
 from callstream.tap.boto import BotoTap
-from callstream.tap.direct import Pools
 from callstream.tap.place import ImplicitRuns
+from callstream.tap.pools import Pools
 from callstream.tap.reading import TapSettings
 from callstream.tap.transport import TapTransport
 from callstream.wire.thoughts import LoneReasoning

@@ -1,6 +1,6 @@
 """One connection to a provider: HTTP/1.1 on an asyncio protocol.
 
-h11 writes the requests and reads the heads of the answers, and ``framing`` reads the bodies. So a delta costs one
+h11 writes the requests and reads the heads of the answers, and ``BodyReader`` reads the bodies. So a delta costs one
 callback and one wake-up, where httpx's own connections go through three libraries. Whatever fails is raised as the HTTP
 library's own error.
 

@@ -11,7 +11,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from callstream.tap.direct import library_of
+from callstream.tap.pools import library_of
 from callstream.tap.streams import UntouchedBody, stream_of
 
 

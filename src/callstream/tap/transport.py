@@ -23,13 +23,14 @@ from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
 from callstream.tap.asking import Asking, names_field
 from callstream.tap.body import TappedBody
-from callstream.tap.direct import Pools, ThreadedTransport, library_of, load_core
 from callstream.tap.encoding import can_decode, codings_in, decoded, decoded_bytes
 from callstream.tap.errors import raised_once
 from callstream.tap.place import ImplicitRuns, Place
+from callstream.tap.pools import Pools, library_of, load_core
 from callstream.tap.reading import Exchange, Reading, Tapping, TapSettings, tell, untold_refusals
 from callstream.tap.silence import Patience
 from callstream.tap.streams import BegunBody, RestBody, UntouchedBody, WholeBody, stream_of
+from callstream.tap.threaded import ThreadedTransport
 from callstream.wire import provider_at, provider_of
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Request

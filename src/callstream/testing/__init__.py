@@ -84,7 +84,7 @@ _LATER = {
     "eager_tools": "encoders.anthropic",
     "garble": "encoders.anthropic",
     "record": "recording",
-    "recording_proxy": "proxy",
+    "recording_proxy": "recording",
     "replay": "recording",
     "stream_args": "driving",
 }

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from callstream.errors import UsageError
-from callstream.tap.direct import Pools, library_of
+from callstream.tap.pools import Pools, library_of
 from callstream.testing.answers import Route, base_path, wire_of
 from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import Frame, HttpAnswer, HttpServer, ReceivedRequest

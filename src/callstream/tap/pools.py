@@ -1,0 +1,157 @@
+"""Connection pools for the tap: one for each running event loop, library and proxy.
+
+A pool belongs to the loop that opened its connections, so each loop gets its own. Requests of sync clients that the tap
+reads are sent from an event loop too; what it does not read goes through the library's own sync pools. The environment's
+proxies count, as they would without a transport of one's own. Async requests of plain HTTP/1.1 have transports of the
+tap's own, which cost less; see ``direct``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import ipaddress
+import sys
+import threading
+import urllib.request
+from types import ModuleType
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+_Transports: TypeAlias = dict[tuple[str, str | None, bool], Any]
+"""By the library, the proxy, and whether they are the tap's own."""
+_CORES = {"httpx": "httpcore", "httpx2": "httpcore2"}
+
+
+def library_of(request: Any) -> ModuleType:
+    """The library that a request belongs to: httpx or httpx2."""
+    return sys.modules[type(request).__module__.partition(".")[0]]
+
+
+def load_core(library: ModuleType) -> None:
+    """Imports what the library's own transports import.
+
+    SDKs name errors of those packages when a stream is closed, and one that was left open is closed when the program ends:
+    then nothing can be imported any more.
+    """
+    importlib.import_module(_CORES[library.__name__])
+
+
+class Pools:
+    """Makes transports as they are needed. ``options`` are those of the library's own transports.
+
+    While some are open, ``in_use`` has these pools, for clients that are never closed.
+    """
+
+    def __init__(self, options: dict[str, Any], *, in_use: set[Pools] | None = None) -> None:
+        self._options = options
+        self._in_use = in_use if in_use is not None else set()
+        self._lock = threading.Lock()
+        self._can_be_direct = "proxy" not in options and options.get("http1", True) and not options.get("http2", False)
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Transports] = WeakKeyDictionary()
+        self._sync: _Transports = {}
+
+    def transport_for(self, request: Any) -> Any:
+        """A transport for requests on this event loop."""
+        with self._lock:
+            pools = self._by_loop.setdefault(asyncio.get_running_loop(), {})
+            return self._pool(pools, request, "AsyncHTTPTransport", may_be_direct=True)
+
+    def sync_transport_for(self, request: Any) -> Any:
+        with self._lock:
+            return self._pool(self._sync, request, "HTTPTransport")
+
+    async def aclose(self) -> None:
+        """Closes the pools of this event loop."""
+        with self._lock:
+            pools = self._by_loop.pop(asyncio.get_running_loop(), {})
+            self._check_use()
+        for pool in pools.values():
+            await pool.aclose()
+
+    def close(self) -> None:
+        """Closes the sync pools."""
+        with self._lock:
+            pools, self._sync = self._sync, {}
+            self._check_use()
+        for pool in pools.values():
+            pool.close()
+
+    def _pool(self, pools: _Transports, request: Any, transport: str, *, may_be_direct: bool = False) -> Any:
+        library = library_of(request)
+        proxy = self._proxy_for(request.url)
+        is_direct = may_be_direct and proxy is None and self._can_be_direct and _is_plain(request)
+        key = (library.__name__, proxy, is_direct)
+        if key not in pools:
+            options = dict(self._options)
+            if proxy is not None:
+                options["proxy"] = library.Proxy(proxy)
+            limits = options.get("limits")
+            if limits is not None:
+                options["limits"] = library.Limits(
+                    max_connections=limits.max_connections,
+                    max_keepalive_connections=limits.max_keepalive_connections,
+                    keepalive_expiry=limits.keepalive_expiry,
+                )
+            pools[key] = _direct(library, options) if is_direct else getattr(library, transport)(**options)
+            self._in_use.add(self)
+        return pools[key]
+
+    def _check_use(self) -> None:
+        if not self._by_loop and not self._sync:
+            self._in_use.discard(self)
+
+    def _proxy_for(self, url: Any) -> str | None:
+        if "proxy" in self._options or not self._options.get("trust_env", True):
+            return None
+        proxies = urllib.request.getproxies()
+        proxy = proxies.get(url.scheme) or proxies.get("all")
+        if not proxy or any(_is_exempt(url, entry.strip()) for entry in proxies.get("no", "").split(",")):
+            return None
+        return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_exempt(url: Any, entry: str) -> bool:
+    """Whether an entry of NO_PROXY is for this URL, by the rules that httpx has for clients without a transport.
+
+    A name is for its subdomains too, one with a dot before it for these alone. Addresses and ranges of them (which are
+    httpx2's), ``localhost`` and names with a scheme are only for themselves.
+    """
+    if entry in ("", "*"):
+        return bool(entry)
+    scheme, has_scheme, name = entry.lower().rpartition("://")
+    if scheme not in ("", "all", url.scheme):
+        return False
+    if (network := _network(name)) is not None:
+        return (host := _network(url.host)) is not None and host[0] in network
+    name, _, port = name.partition(":")
+    if port and port != str(url.port):
+        return False
+    if name.startswith("."):
+        return bool(url.host.endswith(name))
+    is_alone = has_scheme or entry.lower() == "localhost"
+    return url.host == name or (not is_alone and bool(url.host.endswith(f".{name}")))
+
+
+def _network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """An address, or a range of them; None if it is a name."""
+    try:
+        return ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        return None
+
+
+def _is_plain(request: Any) -> bool:
+    """Whether a request needs nothing that only the library's own transport does."""
+    return (
+        request.url.scheme in ("http", "https")
+        and request.method != "CONNECT"
+        and "upgrade" not in request.headers
+        and request.extensions.keys() <= {"timeout"}
+    )
+
+
+def _direct(library: ModuleType, options: dict[str, Any]) -> Any:
+    from callstream.tap.direct import DirectTransport  # it needs h11, which comes with httpx and httpx2
+
+    return DirectTransport(library, options)
