@@ -32,6 +32,14 @@ class GatedProvider(ScriptedProvider):
     def open(self) -> None:
         self._gate.set()
 
+    def __exit__(self, *raised: Any) -> None:
+        self._gate.set()  # else its thread would wait for a client that is gone
+        super().__exit__(*raised)
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._gate.set()
+        await super().__aexit__(*raised)
+
     def hold(self) -> None:
         """Holds the next answer back, too."""
         self._gate.clear()
