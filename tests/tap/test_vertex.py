@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from google.genai import types
 
 from callstream import Callstream, tool
 from callstream.testing import ScriptedProvider, ToolCall
+from callstream.testing.bodies import BodiesProvider
 
 ARGS = {"title": "Notes", "content": "one two three " * 5}
 SCRIPT = [ToolCall("write", ARGS, call_id="c1")]
@@ -154,3 +156,39 @@ async def test_asks_for_pieces_only_where_every_call_reaches_the_sdk_whole(confi
         assert not await asks(client, "write", "erase")
         assert not await asks(never, "write")
         assert not await asks(observing, "write")
+
+
+def vertex_chunk(*parts: dict[str, Any], **candidate: Any) -> bytes:
+    body = {
+        "candidates": [{"content": {"role": "model", "parts": list(parts)}, **candidate}],
+        "modelVersion": "gemini-3",
+    }
+    return b"data: " + json.dumps(body).encode() + b"\r\n\r\n"
+
+
+async def test_a_chat_of_google_genai_remembers_a_call_whose_end_is_that_of_the_answer(cs: Callstream) -> None:
+    """As Vertex ends an answer: the last piece of the call comes with the finish reason."""
+    call = [
+        vertex_chunk({"functionCall": {"name": "write", "willContinue": True}, "thoughtSignature": "c2ln"}),
+        vertex_chunk(
+            {"functionCall": {"partialArgs": [{"jsonPath": "$.title", "stringValue": "No"}], "willContinue": True}}
+        ),
+        vertex_chunk({"functionCall": {}}, finishReason="STOP"),
+    ]
+    words = [vertex_chunk({"text": "Done."}, finishReason="STOP")]
+    async with BodiesProvider("gemini", [call, words]) as provider, cs.httpx_client(collapse="all") as http:
+        options = types.HttpOptions(base_url=provider.base_url, httpx_async_client=http)
+        client = genai.Client(vertexai=True, api_key="none", http_options=options)
+        config = types.GenerateContentConfig(
+            tools=[types.Tool(function_declarations=[types.FunctionDeclaration(name="write")])],
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+        )
+        chat = client.aio.chats.create(model="gemini-3", config=config)
+        async for _ in await chat.send_message_stream("go"):
+            pass
+        async for _ in await chat.send_message_stream("and?"):
+            pass
+        contents = provider.requests[1].json["contents"]
+    assert [content["role"] for content in contents] == ["user", "model", "user"]
+    (part,) = contents[1]["parts"]
+    assert (part["functionCall"]["name"], part["functionCall"]["args"]) == ("write", {"title": "No"})

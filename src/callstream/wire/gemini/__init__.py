@@ -69,6 +69,11 @@ class PartCall(ChunkCall):
     def choice(self) -> int:
         return self.candidate.get("index") or 0
 
+    @property
+    def ends_answer(self) -> bool:
+        """Whether the end of the answer came with its last piece, and so leaves with it."""
+        return "finishReason" in self.candidate
+
     def add(self, part: dict[str, Any]) -> None:
         self.chunk |= _without(part, "candidates")
         for candidate in part["candidates"]:
@@ -88,6 +93,10 @@ class PartCall(ChunkCall):
         if signature is not None:
             part[SIGNATURE] = signature
         return {**self.chunk, "candidates": [{**self.candidate, "content": {**self.content, "parts": [part]}}]}
+
+    def end_chunk(self) -> dict[str, Any]:
+        """The end of the answer alone."""
+        return {**self.chunk, "candidates": [{**self.candidate, "content": self.content}]}
 
 
 def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Iterator[Split]:
@@ -116,10 +125,11 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
             passing.append(candidate)
         elif kept:
             passing.append({**candidate, "content": {**candidate["content"], "parts": kept}})
-        elif candidate.get("finishReason"):
+        elif candidate.get("finishReason") and (last is None or len(owned) > 1):
             passing.append({**candidate, "content": _without(candidate["content"], "parts")})
         elif last is not None:
-            # A checkpoint in the middle of a call is none for a program that gets it whole.
+            # Its end, too: google-genai's chats forget a turn in which a chunk has no parts. A checkpoint in the middle of
+            # a call is none for a program that gets it whole.
             yield Split({"candidates": [_without(candidate, "content", "index", _CONTINUATION[0])]}, last)
     if passing:
         yield Split({**chunk, "candidates": passing}, begun=begun)
@@ -206,7 +216,7 @@ class GeminiCollapser(ChunkCollapser[PartCall]):
     def _left_out(self, call: PartCall) -> list[Output]:
         if call.signature is not None:
             self._signatures.setdefault(call.choice, call.signature)
-        return []
+        return [Output(self._passed(call.frame, call.end_chunk()))] if call.ends_answer else []
 
     def _passes_chunk(self, slot: Chunk) -> list[Output]:
         is_changed = slot.is_changed
