@@ -50,6 +50,7 @@ from callstream.adk.threads import (
     unanswered_in,
 )
 from callstream.adk.tools import ClientInput, current_input
+from callstream.agui.messages import AGAIN
 from callstream.calls import Call, CallState
 from callstream.callstream import Callstream
 from callstream.events import Question
@@ -154,6 +155,8 @@ class AgentRun:
     async def _incoming(self, run: Run, session: Session) -> tuple[list[_Asked], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
         past, new = split(self._input.messages, session, self._heard)
+        if not new and not self._input.resume:
+            new = _sent_again(self._input.messages, run.run_id)
         if not session.events and past and self._settings["seed_first_run_history"]:
             await self._threads.seed(session, past, self._agent_name)
         said = [message for message in new if isinstance(message, UserMessage)]
@@ -347,6 +350,17 @@ def _describe_context(given: RunAgentInput) -> list[dict[str, str]]:
 def _instructions(messages: Sequence[Message]) -> str | None:
     texts = [message.content for message in messages if isinstance(message, SystemMessage | DeveloperMessage)]
     return "\n\n".join(text for text in texts if text) or None
+
+
+def _sent_again(messages: Sequence[Message], run_id: str) -> list[Message]:
+    """A user's message with which the input ends although the session has had it: its run failed, or another answer is
+    wanted, perhaps to other words.
+    """
+    last = messages[-1] if messages else None
+    if not isinstance(last, UserMessage):
+        return []
+    name = last.id.rpartition(AGAIN)[0] or last.id
+    return [last.model_copy(update={"id": f"{name}{AGAIN}{run_id}"})]
 
 
 def _has_content(event: Event) -> bool:

@@ -11,6 +11,9 @@ import msgspec
 
 from callstream.errors import UsageError
 
+AGAIN: Final = "~again-"
+"""In the id of a user's message that replaces an earlier one with all that followed: the earlier one's id, this, a name."""
+
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """``seq`` is the number of the record in its run, by which an event was caused or a message last changed.

@@ -7,18 +7,15 @@ gets, as the client's reader folds them.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from callstream.agui import View
 from callstream.agui.layout import RunInput
-from callstream.agui.messages import DeveloperMessage, Message, SystemMessage, UserMessage
+from callstream.agui.messages import AGAIN, DeveloperMessage, Message, SystemMessage, UserMessage
 from callstream.uistream.translator import Chunk, ChunkTranslator, Sdk
 from callstream.view import RunView
-
-AGAIN: Final = "~again-"
-"""In the id of a user's message that replaces an earlier one with all that followed: the earlier one's id, this, a name."""
 
 
 class ChatTurn(msgspec.Struct):

@@ -14,9 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from callstream import codec
-from callstream.agui.messages import result_value
+from callstream.agui.messages import AGAIN, result_value
 from callstream.errors import UsageError, warn_of_name
-from callstream.uistream.messages import AGAIN
 
 _OWN: Final = ("id", "messages", "trigger", "messageId", "tools", "state")
 _KINDS: Final = ("image", "audio", "video")

@@ -159,6 +159,26 @@ async def test_unseen_messages_only(cs: Callstream, models: Models) -> None:
         assert len(provider.requests) == 2
 
 
+async def test_a_message_that_is_sent_once_more_is_answered_once_more(cs: Callstream, models: Models) -> None:
+    """After a failure, for another answer, or with other words: clients send the message under its id."""
+    script = [[HttpError(400, "no")], [Text("First."), Finish()], [Text("Second."), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), emit_messages_snapshot=True))
+        assert kinds(await client.send("one"))[-1] == "RUN_ERROR"
+        await client.run()
+        assert client.text() == "First."
+        del client.messages[1:]
+        client.messages[0]["content"] = "one, in short"
+        await client.run()
+        assert client.text() == "Second."
+        events = await client.send("two")
+    said = ["one", "one", "First.", "one, in short", "Second.", "two"]
+    assert texts_in(json.loads(provider.requests[-1].body)) == said
+    shown = events[-2]["messages"]
+    assert [message["content"] for message in shown] == [*said, "Done."]
+    assert len({message["id"] for message in shown}) == len(shown)
+
+
 async def test_first_run_history_is_seeded(cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [[Text("Three."), Finish()]]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider))))
