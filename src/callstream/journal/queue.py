@@ -425,7 +425,7 @@ class GroupCommit:
                     await self._commit([waiting])
                 return
             else:
-                self._outage.end(by_append=True)
+                self._outage.end(by_append=bool(committed.changed))
                 self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
                 return
 
