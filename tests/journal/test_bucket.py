@@ -10,6 +10,7 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
 from callstream.journal import Housekeeping, open_journal
+from callstream.journal.store import StoreAway
 
 from .bucket import FakeBucket, fake_bucket
 from .conftest import opened, sqlite_url
@@ -95,6 +96,23 @@ async def test_housekeeping_goes_on_when_the_bucket_is_away(
         bucket.is_away = False
         await housekeeper.do_duties()
         assert (await journal.stats())["archive"]["runs"] == 1
+
+
+async def test_housekeeping_says_that_it_cannot_erase_what_lies_in_a_bucket_that_is_away(bucket: FakeBucket) -> None:
+    """It is no outage of the journal, which would be over with the next row that is written."""
+    async with open_journal("memory:", archive=address(bucket), housekeeping=None, retry_seconds=0.1) as journal:
+        for run_id in ("r", "s"):
+            await journal.append(run_id, [RunStarted(run_id), DONE])
+        assert await journal.archive() == 2
+        bucket.is_away = True
+        housekeeper = journal._housekeeper
+        housekeeper._duties = Housekeeping(retain=0.0)
+        with pytest.raises(JournalError, match="cannot be reached") as refused:
+            await housekeeper.do_duties()
+        assert not isinstance(refused.value, StoreAway)
+        bucket.is_away = False
+        await housekeeper.do_duties()
+        assert bucket.objects == {}
 
 
 async def test_options_of_a_bucket_are_checked() -> None:

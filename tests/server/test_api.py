@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
+import pytest
+
 from callstream import Callstream
 from callstream.events import CallCompleted, CallStarted, MessageReceived
 from callstream.journal import open_journal
 from tests.captures import ROOT
+from tests.journal.bucket import fake_bucket
 
 from .agents import Stepping
 from .serving import served
@@ -64,6 +68,33 @@ async def test_threads_are_listed_while_their_archive_is_away(tmp_path: Path) ->
         (tmp_path / "elsewhere").rename(folder)
         listed = (await server.get("/api/threads")).json()["threads"]
         assert [(each["thread_id"], each["title"]) for each in listed] == [("old", "Write of tides")]
+
+
+async def test_requests_that_fail_because_the_archive_is_away_are_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The journal itself says nothing of it, since it can be written."""
+    pytest.importorskip("obstore", reason="the extra archive is not installed")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with fake_bucket() as bucket:
+        archive = f"s3://agents?endpoint={bucket.url}&region=local"
+        journal = open_journal(f"sqlite:///{tmp_path / 'calls.db'}", archive=archive, retry_seconds=0.1)
+        async with served(Stepping(free=True), callstream=Callstream(journal)) as server:
+            async with server.run("Write of tides", thread="old") as stream:
+                await stream.all()
+            assert await journal.archive() == 1
+            bucket.is_away = True
+            assert (await server.get(f"/api/runs/{stream.run_id}/view")).status_code == 503
+            with pytest.raises(httpx.RemoteProtocolError):
+                async with server.connect("old") as joined:
+                    await joined.all()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [text.partition(": ")[0] for text in said] == [
+        f"GET /api/runs/{stream.run_id}/view",
+        f"a stream of run {stream.run_id} broke off because the journal could not be read",
+    ]
+    assert all("the bucket 'agents' cannot be reached" in text for text in said)
 
 
 async def test_threads_say_how_many_calls_wait_for_an_answer(cs: Callstream) -> None:

@@ -129,16 +129,13 @@ class Housekeeper:
         if duties.compact_after is not None:
             while due := await self._store.due(duties.compact_after):
                 await self._compact_all(due)
-        if duties.retain is not None:
-            await self.forget(forget_filter(time.time() - duties.retain, None, None))
-        if self._archive.is_named and duties.archive_after is not None:
-            await self._tend(duties.archive_after)
-
-    async def _tend(self, age: float) -> None:
         try:
-            await self._archive.check()
-            await self._archive.clean()
-            await self._archive.pack(age, waits=True)
+            if duties.retain is not None:
+                await self.forget(forget_filter(time.time() - duties.retain, None, None))
+            if self._archive.is_named and duties.archive_after is not None:
+                await self._archive.check()
+                await self._archive.clean()
+                await self._archive.pack(duties.archive_after, waits=True)
         except ArchiveAway as error:
             raise JournalError(str(error)) from error  # appends do not need it
 

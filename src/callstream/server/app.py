@@ -25,7 +25,6 @@ from starlette.staticfiles import StaticFiles
 from callstream.agui import View
 from callstream.callstream import Callstream
 from callstream.errors import JournalError, UsageError
-from callstream.journal.store import StoreAway
 from callstream.runtime import Driver
 from callstream.runtime.driver import Heir
 from callstream.server.access import Access, Auth, Guard
@@ -33,7 +32,7 @@ from callstream.server.agent import Agent, AgentFunction, Host, Successor, host_
 from callstream.server.api import Api
 from callstream.server.chat import ChatRoutes
 from callstream.server.copilotkit import CopilotKitRoutes
-from callstream.server.health import JournalAway, JournalHealth
+from callstream.server.health import JournalHealth, is_in_log
 from callstream.server.logs import LogObserver, describe_request
 from callstream.server.requests import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes, driver_for
@@ -246,7 +245,8 @@ def _answer_usage(driver: Driver, request: Request, error: Exception) -> Respons
 def _answer_journal(driver: Driver, request: Request, error: Exception) -> Response:
     if driver.is_draining:
         return problem_response(shutting_down())
-    if not isinstance(error, JournalAway | StoreAway):  # of that the journal itself has a line in the log
+    assert isinstance(error, JournalError)
+    if not is_in_log(error):
         logger.error("%s: the journal failed: %s", describe_request(request.scope), error)
     return problem_response(_JOURNAL_AWAY)
 

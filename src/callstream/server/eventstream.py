@@ -25,8 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from callstream.errors import JournalError
-from callstream.journal.store import StoreAway
-from callstream.server.health import JournalAway, JournalHealth
+from callstream.server.health import JournalHealth, is_in_log
 from callstream.server.settings import ServerSettings
 
 _BEATS: Final = 15
@@ -240,15 +239,16 @@ class EventStream(Response):
         except asyncio.CancelledError:
             if self._sender is not None or sender.uncancel():
                 raise
-        except (JournalAway, StoreAway, Unfinished):
-            pass  # the journal itself has said so in the log
+        except Unfinished:
+            pass
         except JournalError as error:
-            logger.error(
-                "a stream of run %s broke off because the journal could not be read: %s",
-                self._run_id,
-                error,
-                extra={"run_id": self._run_id},
-            )
+            if not is_in_log(error):
+                logger.error(
+                    "a stream of run %s broke off because the journal could not be read: %s",
+                    self._run_id,
+                    error,
+                    extra={"run_id": self._run_id},
+                )
         finally:
             self._pulse.remove(self)
             self._sender = None

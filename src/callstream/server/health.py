@@ -13,6 +13,8 @@ from typing import Any, Final, TypeVar
 
 from callstream.errors import JournalError, UsageError
 from callstream.journal import Journal
+from callstream.journal.archive.objects import ArchiveAway
+from callstream.journal.store import StoreAway
 
 _T = TypeVar("_T")
 
@@ -118,3 +120,8 @@ class JournalHealth:
 
 class JournalAway(JournalError):
     """The journal has refused writes for too long."""
+
+
+def is_in_log(error: JournalError) -> bool:
+    """Whether the journal itself has a line in the log. Of an archive that is away it has none: appends do not need it."""
+    return isinstance(error, JournalAway | StoreAway) and not isinstance(error, ArchiveAway)
