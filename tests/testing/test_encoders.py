@@ -186,6 +186,13 @@ def test_argument_text_is_sent_as_it_is(wire: str, text: str, streamed: bool) ->
     assert sent == ("" if wire == "anthropic" and not streamed and text.startswith("{ ") else text)
 
 
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock_converse", "bedrock_invoke", "gemini_interactions"])
+def test_a_stream_carries_text_that_nests_too_deep_for_python(wire: Any) -> None:
+    text = '{"x":' + "[" * 5000 + "]" * 5000 + "}"
+    pieces = list(encode(wire, [ToolCall("a", text=text, size=100)]))
+    assert len(pieces) > len(text) / 100
+
+
 def test_a_whole_anthropic_answer_carries_values() -> None:
     with pytest.raises(UsageError, match="cannot carry text that is not JSON"):
         encode_whole("anthropic", [ToolCall("a", text='{"x": 1'), ToolCall("b", {"y": 1})])

@@ -132,7 +132,7 @@ def _end(tool: Tool[Any], text: str, encoding: Encoding) -> CallCompleted | Call
         return CallCompleted(CALL_ID, json.dumps(text))
     try:
         args = json.loads(text, parse_constant=_refuse)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return CallDiscarded(CALL_ID, "malformed", str(error))
     if not isinstance(args, dict):
         return CallDiscarded(CALL_ID, "malformed", "the arguments are not an object")

@@ -199,7 +199,7 @@ def _parsed(text: str) -> Any:
     """The input as a whole answer holds it; None for text that is not JSON, which only a stream can carry."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -149,7 +149,7 @@ class BedrockConverseEncoder(Encoder):
         """The input as a whole answer holds it; None for text that is not JSON, which only a stream can carry."""
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             self._malformed = text
             return None
 

@@ -102,7 +102,7 @@ class GeminiInteractionsEncoder(Encoder):
         if call.stop_after is None:
             try:
                 self._steps[-1]["arguments"] = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 self._malformed = text
             yield self._stop()
 
