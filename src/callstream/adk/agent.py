@@ -450,6 +450,11 @@ class ADKAgent:
         return Presentation(self._predictions, streams_arguments=streams, answered=answered)
 
     @property
+    def name(self) -> str:
+        """The app's."""
+        return self._app.name
+
+    @property
     def view(self) -> View:
         """What clients are shown."""
         return View(

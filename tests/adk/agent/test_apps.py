@@ -126,3 +126,9 @@ async def test_runs_that_name_no_app_are_of_every_app(cs: Callstream, models: Mo
         await run.finish()
         rows = await cs.journal.runs(thread_id="thread")
         assert await first.own_runs(rows) == rows
+
+
+async def test_clients_of_copilotkit_know_the_app_by_its_name(cs: Callstream, models: Models) -> None:
+    async with apps(cs, models) as (first, _), served(first) as server:
+        told = (await server.get("/copilotkit/info")).json()
+        assert list(told["agents"]) == ["default", "first"]
