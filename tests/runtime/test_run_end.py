@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -187,6 +188,34 @@ async def test_a_run_whose_start_is_cancelled_ends(cs: Callstream, monkeypatch: 
     (row,) = await cs.journal.runs()
     assert (row.outcome, cs.active_run("r")) == ("cancelled", None)
     await (await cs.start("thread", exclusive=True)).finish()
+
+
+async def test_a_start_that_fails_long_after_it_was_cancelled_leaves_nothing_to_the_loop(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, failing = asyncio.Event(), asyncio.Event()
+    told: list[Any] = []
+
+    async def fails(*args: Any, **kwargs: Any) -> int:
+        writing.set()
+        await failing.wait()
+        raise JournalError("the disk is full")
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    replace_append(monkeypatch, cs.journal, fails)
+    before = asyncio.all_tasks()
+    starting = asyncio.create_task(cs.start("thread", "r"))
+    await writing.wait()
+    (beginning,) = (task for task in asyncio.all_tasks() - before if "_begin" in repr(task.get_coro()))
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    failing.set()
+    await asyncio.wait({beginning})
+    del starting, beginning  # with the frames of their exceptions
+    await asyncio.sleep(0.01)
+    gc.collect()
+    assert told == []
 
 
 async def test_a_run_id_that_comes_always_again_is_not_counted_up(

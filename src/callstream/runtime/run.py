@@ -173,6 +173,8 @@ class Run(RunCore):
     async def _stop_when_started(self, starting: asyncio.Future[None]) -> None:
         """Ends a run whose starter was cancelled: nothing else has it, so nothing else could end it."""
         await asyncio.wait({starting})
+        if not starting.cancelled():
+            starting.exception()  # nobody else asks for it
         if self.seq:
             await self.stop("cancelled")
 
