@@ -434,7 +434,7 @@ class NatsLink:
     def _not_durable(self, why: str) -> JournalError:
         return JournalError(
             f"{self.where} may lose what it has acknowledged: {why}. Expected three servers with `jetstream {{ "
-            "sync_interval: always }}`. log_durability=relaxed in the journal's URL uses it all the same"
+            "sync_interval: always }`. log_durability=relaxed in the journal's URL uses it all the same"
         )
 
     # -- asking --------------------------------------------------------------------------------------------------------
