@@ -17,8 +17,9 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal import Housekeeping, open_journal
+from callstream.journal.store import StoreAway
 
-from .conftest import Place, sqlite_url
+from .conftest import WITH_LOG, Place, sqlite_url
 from .proxy import Proxy
 
 pytestmark = pytest.mark.asyncio
@@ -203,6 +204,42 @@ async def test_the_log_says_once_that_a_disk_is_full_until_an_append_was_written
         "the journal cannot be written",
         "the journal can be written again",
     ]
+
+
+async def test_the_log_says_once_that_a_log_beside_the_store_is_away_though_leases_are_renewed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    place = Place(f"sqlite{WITH_LOG}", sqlite_url(tmp_path / "j.db"))
+    async with place.journal(lease_ttl=0.3, retry_seconds=0.1) as journal:
+        await journal.append("r", [RunStarted("t"), TextAppended("m", "a")])
+        store: Any = journal._store  # type: ignore[attr-defined]
+        log, take_turn = store._log, store._log.take_turn
+        is_away, checks = True, 0
+
+        async def away(*_: Any) -> None:
+            raise StoreAway("the log is away")
+
+        async def check() -> None:
+            nonlocal checks
+            checks += 1
+            if is_away:
+                raise StoreAway("the log is away")
+
+        async def was_checked() -> bool:
+            return checks >= 3
+
+        log.append, log.take_turn, log.check = away, away, check
+        with pytest.raises(JournalError, match="the log is away"):
+            await journal.append("r", [TextAppended("m", "b")])
+        await eventually(was_checked)
+        assert [line.partition(",")[0] for line in lines(caplog)] == ["the journal cannot be written"]
+        is_away, log.take_turn = False, take_turn
+
+        async def told() -> bool:
+            return len(lines(caplog)) == 2
+
+        await eventually(told)
+        assert "can be written again" in lines(caplog)[1]
 
 
 @pytest.mark.postgres

@@ -425,7 +425,8 @@ class GroupCommit:
                     await self._commit([waiting])
                 return
             else:
-                self._outage.end(by_append=bool(committed.changed))
+                if committed.changed:
+                    self._outage.end(by_append=True)
                 self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
                 return
 

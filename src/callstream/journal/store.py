@@ -129,6 +129,10 @@ class Outage:
         self._refused_at = 0.0
 
     @property
+    def is_on(self) -> bool:
+        return self._since is not None
+
+    @property
     def refusal(self) -> JournalError | None:
         """Why the store has refused an append a moment ago and has taken none since."""
         return self._refusal if time.monotonic() - self._refused_at < _REFUSAL_SECONDS else None

@@ -218,10 +218,20 @@ class JournalThread:
                 self._outage.begin(error)
             else:
                 failed = False
-                self._outage.end(by_append=False)
                 if self._is_late():
                     self._judges_from = time.monotonic() + self._settings.lease_ttl
                 self._renewed_at = time.time()
+                await self._look_for_end()
+
+    async def _look_for_end(self) -> None:
+        """A lease can be renewed while the log beside the store takes nothing, so both are asked."""
+        if self._outage.is_on:
+            try:
+                await self._store.check()
+            except JournalError as error:
+                self._outage.begin(error)
+            else:
+                self._outage.end(by_append=False)
 
     @property
     def may_judge(self) -> bool:
