@@ -73,6 +73,11 @@ def test_archive_moves_what_has_ended_and_other_commands_read_it(
     monkeypatch.setenv("CALLSTREAM_ARCHIVE", address)
     assert [run("show", name, "--journal", journal_url, "--json").out for name in ("c1", "run_1")] == shown
     assert "in the archive, in 1 object of" in run("doctor", "--journal", journal_url).out
+    (tmp_path / "archive").rename(tmp_path / "away")
+    done = run("doctor", "--journal", journal_url)
+    assert done.code == 1
+    assert "! the runs that have left the journal do not lie in the folder" in done.out
+    (tmp_path / "away").rename(tmp_path / "archive")
     assert run("move", journal_url, "sqlite:///copy.db").code == 0
     assert run("forget", "--before", "2100-01-01", "--yes", "--journal", journal_url).code == 0
     assert [file for file in (tmp_path / "archive").rglob("*") if file.is_file()] == []

@@ -115,6 +115,17 @@ async def test_housekeeping_says_that_it_cannot_erase_what_lies_in_a_bucket_that
         assert bucket.objects == {}
 
 
+async def test_whether_the_archive_answers_can_be_asked(bucket: FakeBucket) -> None:
+    async with open_journal("memory:", archive=address(bucket), housekeeping=None, retry_seconds=0.1) as journal:
+        await journal.check_archive()  # nothing lies there
+        await journal.append("r", [RunStarted("t"), DONE])
+        assert await journal.archive() == 1
+        await journal.check_archive()
+        bucket.is_away = True
+        with pytest.raises(JournalError, match="cannot be reached"):
+            await journal.check_archive()
+
+
 async def test_options_of_a_bucket_are_checked() -> None:
     with pytest.raises(UsageError, match="knows the options endpoint and region, got secret"):
         open_journal("memory:", archive="s3://bucket?secret=1")

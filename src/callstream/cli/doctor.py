@@ -112,6 +112,10 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
     try:
         async with open_place(url, archive=archive_address(options)) as journal:
             stats = await journal.stats()
+            try:
+                await journal.check_archive()
+            except JournalError as error:
+                problems.append(str(error))
     except (CommandError, CallstreamError) as error:
         problems.append(str(error) if isinstance(error, CommandError | JournalError) else f"the journal: {error}")
         return {"url": hide_password(url)}

@@ -199,6 +199,9 @@ class Housekeeper:
             await self.patiently(self._archive.clean)
         return count
 
+    async def check_archive(self) -> None:
+        await self.patiently(partial(self._archive.check, must_answer=True))
+
     async def archive(self, age: float) -> int:
         if not self._archive.is_named:
             raise UsageError("this journal has no archive: open it with archive=")

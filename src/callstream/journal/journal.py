@@ -210,6 +210,10 @@ class Journal:
         """
         return await self._worker.do(self._housekeeper.archive, older_than)
 
+    async def check_archive(self) -> None:
+        """Reads a byte of what went into the archive last. JournalError if it is not there, or the archive is away."""
+        await self._worker.do(self._housekeeper.check_archive)
+
     async def copy_to(self, target: Journal, progress: Progress = lambda done, total: None) -> Moved:
         """Copies all runs into another journal, which is empty or has the beginning of such a copy, and compares them.
 

@@ -66,8 +66,11 @@ class Archive:
         self._last: dict[PackPlace, WholeRun] = {}
         """What was read last, since a long run is read by the page."""
 
-    async def check(self) -> None:
-        """Raises JournalError if runs lie in an archive that is not this one. One that is away is not doubted."""
+    async def check(self, *, must_answer: bool = False) -> None:
+        """Raises JournalError if runs lie in an archive that is not this one. One that is away is not doubted.
+
+        ``must_answer``: ArchiveAway if it is.
+        """
         for _ in range(_TRIES):
             name = await self._packs.newest()
             if name is None:
@@ -77,7 +80,8 @@ class Archive:
             except ObjectMissing:
                 continue  # it was written anew since, or never lay here
             except ArchiveAway:
-                pass
+                if must_answer:
+                    raise
             return
         raise JournalError(
             f"the runs that have left the journal do not lie in {self.where}: name the archive they are in"
