@@ -21,10 +21,12 @@ WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
 ARGS = {"title": "Tides", "content": "The moon pulls, and the sea follows."}
 GOOD = ToolCall("write", ARGS, call_id="good")
 LONG = {"title": "Storms", "content": "x" * 90}
+HALF = r'{"title": 3, "content": "\ud83d"}'
 
 FAULTS: dict[str, tuple[list[Any], str, str]] = {
     "cut off": ([ToolCall("write", LONG, call_id="bad", stop_after=3), Finish("length")], "truncated", "were cut off"),
     "wrong type": ([ToolCall("write", {**LONG, "title": 3}, call_id="bad")], "invalid", "'title' should be a string"),
+    "half a character": ([ToolCall("write", text=HALF, call_id="bad")], "invalid", "'title' should be a string"),
     "not JSON": ([ToolCall("write", text='{"title": nothing}', call_id="bad")], "malformed", "cannot be read"),
 }
 

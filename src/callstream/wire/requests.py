@@ -52,7 +52,7 @@ class RefusedCall(msgspec.Struct, frozen=True):
 
     @property
     def args_json(self) -> str:
-        return msgspec.json.encode(self.args).decode()
+        return codec.encode(self.args).decode()
 
 
 def all_tools(name: str) -> bool:
@@ -134,7 +134,7 @@ class Request:
 
     def rewritten(self) -> Request:
         """The request with a body that says what ``fields`` say by now."""
-        return Request(self.path, msgspec.json.encode(self.fields))
+        return Request(self.path, codec.encode(self.fields))
 
 
 class RequestTurn(msgspec.Struct):
