@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeAlias
@@ -16,7 +17,7 @@ def imports_of(package: Path) -> Imports:
     found: Imports = {}
     for module, file in files.items():
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        named = {name for node in ast.walk(tree) for name in _names(node, package.name, set(files))}
+        named = {name for node in ast.walk(tree) for name in _names(node, package.name, files)}
         found[module] = named - {module}
     return found
 
@@ -51,7 +52,7 @@ def _module(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _names(node: ast.AST, package: str, modules: set[str]) -> set[str]:
+def _names(node: ast.AST, package: str, modules: Collection[str]) -> set[str]:
     if isinstance(node, ast.Import):
         paths = [(alias.name,) for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
