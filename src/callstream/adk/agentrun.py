@@ -155,7 +155,7 @@ class AgentRun:
     async def _incoming(self, run: Run, session: Session) -> tuple[list[_Asked], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
         past, new = split(self._input.messages, session, self._heard)
-        if not new and not self._input.resume:
+        if not new and not self._input.resume and (self._settings["answer_again"] or _is_unanswered(session)):
             new = _sent_again(self._input.messages, run.run_id)
         if not session.events and past and self._settings["seed_first_run_history"]:
             await self._threads.seed(session, past, self._agent_name)
@@ -350,6 +350,12 @@ def _describe_context(given: RunAgentInput) -> list[dict[str, str]]:
 def _instructions(messages: Sequence[Message]) -> str | None:
     texts = [message.content for message in messages if isinstance(message, SystemMessage | DeveloperMessage)]
     return "\n\n".join(text for text in texts if text) or None
+
+
+def _is_unanswered(session: Session) -> bool:
+    """Whether a user's message is the last that was said."""
+    last = next((event for event in reversed(session.events) if _has_content(event)), None)
+    return last is not None and last.author == "user" and not last.get_function_responses()
 
 
 def _sent_again(messages: Sequence[Message], run_id: str) -> list[Message]:

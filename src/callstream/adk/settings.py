@@ -53,6 +53,9 @@ class AgentOptions(TypedDict, total=False):
     emit_state_snapshot: Annotated[bool, False]
     """Whether every run ends with a STATE_SNAPSHOT, if there is any; off by default: then it does where deltas have not said
     all."""
+    answer_again: Annotated[bool, True]
+    """Whether a run that brings nothing but a user's message that was answered asks for another answer; on by default. A
+    message that was not, because its run failed or was stopped, is always asked again."""
     emit_interrupt_outcome: Annotated[bool, False]
     """Whether calls of the server's tools that await an answer end the run as interrupts; off by default."""
     streaming_function_call_arguments: Annotated[bool, True]

@@ -60,7 +60,12 @@ class CompatibleMapping(PredictStateMapping):
     stream_tool_call: bool = False
 
 
-_DEFAULTS: Final = {"emit_state_snapshot": True, "show_structured_output": False, "show_nested_agents": False}
+_DEFAULTS: Final = {
+    "answer_again": False,
+    "emit_state_snapshot": True,
+    "show_structured_output": False,
+    "show_nested_agents": False,
+}
 """Where ag_ui_adk does something else than ``callstream.adk.ADKAgent`` by default."""
 
 

@@ -179,6 +179,18 @@ async def test_a_message_that_is_sent_once_more_is_answered_once_more(cs: Callst
     assert len({message["id"] for message in shown}) == len(shown)
 
 
+async def test_an_answered_message_that_is_sent_once_more_may_be_left_alone(cs: Callstream, models: Models) -> None:
+    script = [[HttpError(400, "no")], [Text("First."), Finish()]]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider)), answer_again=False))
+        assert kinds(await client.send("one"))[-1] == "RUN_ERROR"
+        await client.run()
+        assert client.text() == "First."
+        del client.messages[1:]
+        assert kinds(await client.run()) == ["RUN_STARTED", "RUN_FINISHED"]
+        assert len(provider.requests) == 2
+
+
 async def test_first_run_history_is_seeded(cs: Callstream, models: Models) -> None:
     async with scripted("gemini", [[Text("Three."), Finish()]]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider))))
