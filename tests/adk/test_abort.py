@@ -16,6 +16,7 @@ from google.adk.runners import Runner
 
 from callstream import Call, Callstream, FieldDelta, tool
 from callstream.calls import CallState
+from callstream.runtime import Run
 from callstream.testing import Delay, Finish, Text, ToolCall
 
 from .hosting import PATHS, Host, Models, agent_of, scripted, text_of
@@ -134,6 +135,11 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
+def runs_kept(cs: Callstream) -> int:
+    """How many runs are still in memory."""
+    return sum(type(each) is Run and each.engine is cs.engine for each in gc.get_objects())
+
+
 def alone(agent: Any) -> Any:
     return agent
 
@@ -235,3 +241,29 @@ async def test_closing_a_runner_leaves_the_runs_of_another_with_the_same_plugin(
         assert run.outcome == "finished"
         (call,) = await host.calls()
         assert call.state is CallState.COMPLETED
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("build", [alone, in_sequence])
+@pytest.mark.parametrize("break_off", [closing, abort_signal, cancelling, stopping])
+async def test_nothing_is_kept_of_a_run_that_was_broken_off(
+    break_off: Break, build: Any, path: str, cs: Callstream, models: Models
+) -> None:
+    watched = Watched()
+    async with scripted("gemini", [STALLED]) as provider:
+        host = Host(cs, build(agent_of(models(provider, path), watched.tool)))
+        await asyncio.create_task(break_off(host, watched))  # type: ignore[arg-type]
+
+        async def is_forgotten() -> bool:
+            return not host.plugin._invocations
+
+        await eventually(is_forgotten)
+
+
+async def test_a_task_that_lives_on_keeps_nothing_of_its_runs(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END] * 9) as provider:
+        host = Host(cs, agent_of(models(provider, "tap")))
+        for _ in range(9):
+            await host.run("one")
+        gc.collect()
+        assert runs_kept(cs) <= 3

@@ -111,17 +111,20 @@ class AgentRun:
         self._heard = heard
         instructions = _instructions(self._input.messages)
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
-        async with run, asyncio.timeout(self._settings["execution_timeout_seconds"]):
-            turns = await self._turns(run, user_id)
-            for turn in turns:
-                await self._invoke(run, turn)
-            after = await self._threads.find(self._runner.app_name, user_id, run.thread_id)
-            if after is not None:
-                always = bool(turns) and self._settings["emit_state_snapshot"]
-                await run.record(self._state.snapshot(after.state, always=always))
-            await self._ask_about_predictions(run)
-            if after is not None:
-                await self._mark_pending(run, after)
+        try:
+            async with run, asyncio.timeout(self._settings["execution_timeout_seconds"]):
+                turns = await self._turns(run, user_id)
+                for turn in turns:
+                    await self._invoke(run, turn)
+                after = await self._threads.find(self._runner.app_name, user_id, run.thread_id)
+                if after is not None:
+                    always = bool(turns) and self._settings["emit_state_snapshot"]
+                    await run.record(self._state.snapshot(after.state, always=always))
+                await self._ask_about_predictions(run)
+                if after is not None:
+                    await self._mark_pending(run, after)
+        finally:
+            self._plugin.forget(run)
 
     # -- in --
 

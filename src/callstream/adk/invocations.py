@@ -16,6 +16,7 @@ import base64
 import re
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -229,7 +230,8 @@ class Invocation:
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
         self.known_calls = KnownCalls()
-        self._undo_stop: Callable[[], None] | None = None
+        self._undo: list[Callable[[], object]] = []
+        """What ends its watch over the run and its tasks."""
 
     def abort_with_run(self) -> None:
         """Stopping the run stops google-adk."""
@@ -239,7 +241,7 @@ class Invocation:
             if context is not None:
                 context.abort()
 
-        self._undo_stop = self.run.on_stop(abort)
+        self._undo.append(self.run.on_stop(abort))
 
     def hang_up(self) -> None:
         """Ends a live invocation as its user would."""
@@ -249,9 +251,23 @@ class Invocation:
 
     def ends_by_itself(self) -> None:
         """The end of the run is the invocation's own from now on."""
-        if self._undo_stop is not None:
-            self._undo_stop()
-            self._undo_stop = None
+        undo, self._undo = self._undo, []
+        for each in undo:
+            each()
+
+    def undo_at_end(self, undo: Callable[[], object]) -> None:
+        """Has that called when the invocation ends by itself, or is forgotten: else what watches it would keep it."""
+        self._undo.append(undo)
+
+    def watch_task(self, task: asyncio.Task[Any], on_cancel: Callable[[], object]) -> None:
+        """Calls that if the task is cancelled before the invocation has ended. The task may live much longer."""
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                on_cancel()
+
+        task.add_done_callback(done)
+        self._undo.append(partial(task.remove_done_callback, done))
 
     # -- steps --
 
@@ -387,9 +403,13 @@ async def open_run(callstream: Callstream, context: InvocationContext) -> Run:
 
 
 class Endings:
-    """Ends the runs of invocations that end without a callback: google-adk fires none for a cancelled task."""
+    """Ends the runs of invocations that end without a callback: google-adk fires none for a cancelled task.
 
-    def __init__(self) -> None:
+    ``forget``: called with such a run when it has ended.
+    """
+
+    def __init__(self, forget: Callable[[Run], None]) -> None:
+        self._forget = forget
         self._ending: set[asyncio.Task[None]] = set()
         self._watching: set[asyncio.Task[None]] = set()
 
@@ -408,18 +428,23 @@ class Endings:
             if not loop.is_closed() and invocation.run.outcome is None:
                 loop.call_soon_threadsafe(self._stop, invocation)
 
-        weakref.finalize(context, forgotten).atexit = False
+        finalizer = weakref.finalize(context, forgotten)
+        finalizer.atexit = False
+        invocation.undo_at_end(finalizer.detach)
 
     def watch_task(self, invocation: Invocation) -> None:
         """Stops the run if the current task is cancelled."""
         task = asyncio.current_task()
         if task is not None:
-            task.add_done_callback(lambda done: self._stop(invocation) if done.cancelled() else None)
+            invocation.watch_task(task, partial(self._stop, invocation))
 
     def _stop(self, invocation: Invocation) -> None:
-        if invocation.run.outcome is not None:
-            return
-        self._keep(invocation.run.stop("cancelled"), self._ending)
+        self._keep(self._end(invocation.run), self._ending)
+
+    async def _end(self, run: Run) -> None:
+        if run.outcome is None:
+            await run.stop("cancelled")
+        self._forget(run)
 
     async def _stop_if_aborted(self, invocation: Invocation, context: InvocationContext) -> None:
         watched = weakref.ref(context)

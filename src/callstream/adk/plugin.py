@@ -112,7 +112,7 @@ class CallstreamPlugin(BasePlugin):
         self._texts = EventTexts()
         self._judges = Judges(self)
         self._execution = Execution(self._judges)
-        self._endings = Endings()
+        self._endings = Endings(self.forget)
         self._warned_of: set[tuple[str, str]] = set()
 
     def invocation(self, invocation_id: str) -> Invocation | None:
@@ -222,11 +222,19 @@ class CallstreamPlugin(BasePlugin):
         if self.settings.closes_callstream:
             await self.callstream.aclose()
 
-    async def _end(self, invocation: Invocation, error: BaseException | None) -> None:
+    def forget(self, run: Run) -> None:
+        """Forgets the invocations of a run that is over: google-adk calls nothing at the end of one that was cancelled."""
+        for invocation in [each for each in self._invocations.values() if each.run is run]:
+            self._leave(invocation)
+
+    def _leave(self, invocation: Invocation) -> None:
         self._invocations.pop(invocation.invocation_id, None)
         self._outputs.forget(invocation)
         self._live.pop(invocation.invocation_id, None)
         invocation.ends_by_itself()
+
+    async def _end(self, invocation: Invocation, error: BaseException | None) -> None:
+        self._leave(invocation)
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
             await self._execution.finish_unasked(invocation)

@@ -576,7 +576,8 @@ class RunEnd:
         run.engine.observers.run_ended(run)
 
     def _call_back(self, ending: Ending) -> None:
-        for callback in list(self._callbacks):
+        callbacks, self._callbacks = self._callbacks, []  # what they hold need not live as long as the run is known
+        for callback in callbacks:
             try:
                 callback(ending.reason or ending.outcome)
             except Exception:

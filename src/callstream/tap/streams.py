@@ -105,8 +105,10 @@ class BodyStream:
         self._body = body
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
+        self._abandoned: finalize[..., Any] | None = None
         if isinstance(body, TappedBody | AskingBody):
-            finalize(self, body.abandon).atexit = False
+            self._abandoned = finalize(self, body.abandon)
+            self._abandoned.atexit = False
 
     def deliver_to(self, push: Callable[[bytes], bool]) -> None:
         """See ``Delivering``. To be called before iterating."""
@@ -117,13 +119,20 @@ class BodyStream:
         return self._body.chunks(self)
 
     async def aclose(self) -> None:
+        self._is_closed()
         await self._body.aclose()
+
+    def _is_closed(self) -> None:
+        """Whatever held the body for the case that it is never closed need not hold it any more."""
+        if self._abandoned is not None:
+            self._abandoned.detach()
 
     def __iter__(self) -> Iterator[bytes]:
         return _Chunks(self._loop, self._body.chunks(self))
 
     def close(self) -> None:
         if os.getpid() == self._process:  # else it was forked, and the loop runs in the parent only
+            self._is_closed()
             finish_in(self._loop, self._body.aclose)
 
 
