@@ -151,10 +151,11 @@ async def measure(
 
     async with model.listen() as base_url:
         with server(which.partition(",")[0], base_url, journal, load.maker, gather=gather) as (address, pid):
-            clients = Clients(address, go_on=load.what == "mixed")
-            written = (lambda: model.written) if load.what == "mixed" else None
-            found = await use(clients, pid, streams, seconds, count=count, written=written)
-    if (found.early and load.what != "mixed") or not found.latencies.count:
+            is_mixed = load.what == "mixed"  # some run is always about to begin
+            clients = Clients(address, go_on=is_mixed)
+            written = (lambda: model.written) if is_mixed else None
+            found = await use(clients, pid, streams, seconds, waits=not is_mixed, count=count, written=written)
+    if (found.early and not is_mixed) or not found.latencies.count:
         came = found.latencies.count
         raise RuntimeError(f"{which}: {found.early} of {streams} streams ended early, {came} deltas came")
     rung = Rung(

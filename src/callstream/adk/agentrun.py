@@ -32,7 +32,7 @@ from google.genai import types
 
 from callstream.adk.answers import ClientAnswers, TakenAnswer, TurnAnswers, answers_in
 from callstream.adk.calls import CONFIRMATION, SessionCalls, give_up_rewound, import_call, paused_call_id
-from callstream.adk.contents import message_received, parts_of
+from callstream.adk.contents import ClientAnswer, message_received, parts_of
 from callstream.adk.invocations import Invocation
 from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.presentation import CONFIRM_TOOL, Predictions
@@ -51,10 +51,11 @@ from callstream.adk.threads import (
 )
 from callstream.adk.tools import ClientInput, current_input
 from callstream.agui.messages import AGAIN
-from callstream.calls import Call, CallState
+from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.callstream import Callstream
 from callstream.events import Question
 from callstream.runtime import Run
+from callstream.runtime.answers import Directory
 
 logger = logging.getLogger("callstream")
 
@@ -445,18 +446,21 @@ class HostedPlugin(CallstreamPlugin):
     ) -> LlmResponse | None:
         if _lacks_answers(llm_request.contents):
             return LlmResponse(turn_complete=True)
-        _fill_in(llm_request.contents, callback_context.session)
+        invocation = self.invocation(callback_context.invocation_id)
+        directory = None if invocation is None else invocation.run.directory
+        await _fill_in(llm_request.contents, callback_context.session, directory)
         given = current_input.get()
         if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
             llm_request.append_instructions([given.instructions])
         return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)
 
 
-def _fill_in(contents: list[types.Content], session: Session) -> None:
+async def _fill_in(contents: list[types.Content], session: Session, directory: Directory | None) -> None:
     """Puts a word in the place of every answer that has not come, and the last answer in the place of an earlier one.
 
     Or the answer, if the session has it: google-adk leaves out what came between a call and its answer, and that may be
     the answer to a call of an earlier turn. Of such a call it shows what the tool returned when it asked to be confirmed.
+    Or what the journal has of a call that is over, if a crash kept that from the session.
     """
     known = _Answers(session)
     for place in range(len(contents) - 1, -1, -1):
@@ -472,7 +476,7 @@ def _fill_in(contents: list[types.Content], session: Session) -> None:
         for call, answered in zip(calls, answers, strict=True):
             part = _take(given, call)
             if part is None:
-                last = answered[-1] if answered else {"status": "no answer yet"}
+                last = answered[-1] if answered else await _come_to(known.unanswered(call), directory)
                 words.append(_answer(call.id, call.name, last))
             elif part.function_response is not None and part.function_response.response in answered[:-1]:
                 parts[parts.index(part)] = _answer(call.id, call.name, answered[-1])
@@ -480,6 +484,14 @@ def _fill_in(contents: list[types.Content], session: Session) -> None:
             contents[place + 1] = types.Content(role=after.role, parts=[*parts, *words])
         elif words:
             contents.insert(place + 1, types.Content(role="user", parts=words))
+
+
+async def _come_to(call_id: str | None, directory: Directory | None) -> dict[str, Any]:
+    """What a call came to that has no answer in the session."""
+    call = None if directory is None or call_id is None else await directory.find_by_wire_id(call_id)
+    if call is None or not (call.state in HAS_OUTCOME or call.state is CallState.DISCARDED):
+        return {"status": "no answer yet"}
+    return ClientAnswer.recorded(call).response
 
 
 def _answer(call_id: str | None, name: str | None, response: dict[str, Any]) -> types.Part:
@@ -504,13 +516,20 @@ class _Answers:
 
         Ids that google-adk minted are not in a request: there, name and arguments tell.
         """
-        answers: list[dict[str, Any]]
-        for known, answers in reversed(self._answered):
+        return self._find(call, is_answered=True)[1]
+
+    def unanswered(self, call: types.FunctionCall) -> str | None:
+        """The id that the last call like this one without an answer has in the session."""
+        return self._find(call, is_answered=False)[0]
+
+    def _find(self, call: types.FunctionCall, *, is_answered: bool) -> tuple[str | None, list[dict[str, Any]]]:
+        for place in range(len(self._answered) - 1, -1, -1):
+            known, answers = self._answered[place]
             is_it = known.id == call.id if call.id else known.args == call.args
-            if answers and known.name == call.name and is_it:
-                self._answered.remove((known, answers))
-                return answers
-        return []
+            if bool(answers) is is_answered and known.name == call.name and is_it:
+                del self._answered[place]
+                return known.id, answers
+        return None, []
 
 
 def _take(parts: list[types.Part], call: types.FunctionCall) -> types.Part | None:

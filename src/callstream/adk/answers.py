@@ -344,7 +344,7 @@ class ClientAnswers:
             await self._record(call, answer)
         elif call.state in HAS_OUTCOME and wire_id in self._order:
             # One that came before counts only where a crash has kept it from the session.
-            kept = part if call.name == CREDENTIAL else self._recorded_part(call, answer.media)
+            kept = part if call.name == CREDENTIAL else self._part(call, ClientAnswer.recorded(call, answer.media))
             assert kept.function_response is not None
             if self._calls.lacks(kept.function_response):
                 self._parts.setdefault(wire_id, kept)
@@ -385,12 +385,6 @@ class ClientAnswers:
         return types.Part(
             function_response=types.FunctionResponse(id=question.id, name=question.name, response=response)
         )
-
-    def _recorded_part(self, call: Call, media: tuple[types.Part, ...] = ()) -> types.Part:
-        """The answer that the journal has. ``media``, which it has not, from the client's message."""
-        error = call.error if call.state is CallState.FAILED else None
-        content = call.result if isinstance(call.result, str) else json.dumps(call.result)
-        return self._part(call, ClientAnswer(call.call_id, content, error=error, media=media))
 
     async def _take_in(self, call: Call | None, wire_id: str) -> Call | None:
         """The call, or, if there is none, that of the session with this id: it is older than the journal and taken into it.
@@ -454,7 +448,7 @@ class ClientAnswers:
         call = await self._directory.find_newest(wire_id) or await self._directory.find_by_call_id(wire_id)
         call = await self._take_in(call, wire_id)
         if call is not None and call.state in HAS_OUTCOME:
-            self._parts[wire_id] = self._recorded_part(call)
+            self._parts[wire_id] = self._part(call, ClientAnswer.recorded(call))
         return call is not None and call.state is not CallState.AWAITING
 
     def _by_turn(self) -> list[TurnAnswers]:

@@ -7,7 +7,7 @@ import binascii
 import json
 import mimetypes
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from ag_ui.core import AssistantMessage, DataSource, Message, TextPart, ToolMessage, UserMessage
@@ -17,6 +17,7 @@ from google.genai import types
 
 from callstream.adk.calls import HOST_QUESTIONS
 from callstream.agui.messages import result_value
+from callstream.calls import Call, CallState
 from callstream.errors import UsageError
 from callstream.events import MessageReceived
 
@@ -29,6 +30,13 @@ class ClientAnswer(msgspec.Struct, frozen=True):
     error: str | None = None
     message_id: str | None = None
     media: tuple[types.Part, ...] = ()
+
+    @classmethod
+    def recorded(cls, call: Call, media: tuple[types.Part, ...] = ()) -> Self:
+        """What the journal has of a call that is over. ``media``, which it has not, from the client's message."""
+        if call.state is not CallState.COMPLETED:
+            return cls(call.call_id, "", error=call.error or "interrupted", media=media)
+        return cls(call.call_id, call.result if isinstance(call.result, str) else json.dumps(call.result), media=media)
 
     @property
     def response(self) -> dict[str, Any]:

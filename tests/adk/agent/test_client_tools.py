@@ -248,6 +248,55 @@ async def test_message_while_an_answer_is_awaited(wire: str, cs: Callstream, mod
     assert {call.state for call in await cs.journal.calls()} == {CallState.COMPLETED}
 
 
+@pytest.mark.parametrize(
+    ("result", "error", "told"),
+    [("painted", None, {"result": "painted"}), (None, "interrupted", {"error": "interrupted"})],
+)
+async def test_message_after_an_answer_that_a_crash_kept_from_the_session(
+    result: str | None, error: str | None, told: dict[str, str], cs: Callstream, models: Models
+) -> None:
+    script = [[ToolCall("paint", {"color": "red"}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        await client.send()
+        (call,) = await cs.journal.calls()
+        async with cs.run(thread_id="thread", principal="user") as run:
+            await run.answer(call.call_id, result, error=error)
+        client.messages = [{"id": "then", "role": "user", "content": "And then?"}]
+        await client.run()
+        contents = provider.requests[1].json["contents"]
+    assert [part["functionResponse"]["response"] for part in contents[2]["parts"]] == [told]
+
+
+async def test_late_answer_after_a_turn_that_a_crash_ended(cs: Callstream, models: Models) -> None:
+    """google-adk first leaves out what came since the call that is answered; the next request has all of it."""
+
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    red, blue = ToolCall("paint", {"color": "red"}), ToolCall("paint", {"color": "blue"})
+    script = [[red, Finish()], [blue, Finish()], [ToolCall("look", {}), Finish()], END]
+    async with scripted("gemini", script) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), look, AGUIToolset())), tools=[PAINT])
+        await client.send("Paint it red.")
+        (first,) = client.pending()
+        await client.send("Paint it blue.")
+        (second,) = [call.call_id for call in await cs.journal.calls() if call.call_id != first]
+        async with cs.run(thread_id="thread", principal="user") as run:
+            await run.answer(second, error="interrupted")
+        await client.answer({first: "painted"})
+        assert client.text() == "Done."
+        contents = provider.requests[3].json["contents"]
+    told = [
+        part["functionResponse"]["response"]
+        for each in contents
+        for part in each["parts"]
+        if "functionResponse" in part
+    ]
+    assert told == [{"result": "painted"}, {"error": "interrupted"}, {"result": "seen"}]
+
+
 async def test_client_tools_without_a_place(cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture) -> None:
     async with scripted("gemini", [END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider))), tools=[PAINT])

@@ -16,6 +16,7 @@ import httpx
 from google.adk.sessions import DatabaseSessionService
 
 from bench.nats import with_log
+from callstream.adk.threads import THREAD_KEY
 from callstream.agui import Conversation
 from callstream.calls import FINAL, CallState
 from callstream.events import RunResumed
@@ -87,6 +88,7 @@ class Chaos:
                 try:
                     await fleet.start()
                     await self._live(fleet, journal)
+                    await self._show_evidence(journal, sessions_url)
                 finally:
                     self._kills = fleet.kills
                     await fleet.close()
@@ -172,6 +174,23 @@ class Chaos:
                 {"id": call.provider_id or call.call_id, "state": str(call.state), "name": call.name, "call": whole}
             )
 
+    async def _show_evidence(self, journal: Journal, sessions_url: str) -> None:
+        """Prints what was sent to models that were told something wrong, and what sessions and journal have of it."""
+        async with DatabaseSessionService(sessions_url) as sessions:
+            for thread_id, contents in self._plan.evidence.items():
+                print(f"EVIDENCE: {thread_id}: the model was sent {json.dumps(contents)}", flush=True)
+                for known in (await sessions.list_sessions(app_name="chaos")).sessions:
+                    if known.state.get(THREAD_KEY) != thread_id:
+                        continue
+                    found = await sessions.get_session(app_name="chaos", user_id=known.user_id, session_id=known.id)
+                    for event in found.events if found is not None else ():
+                        told = event.model_dump_json(exclude_defaults=True)
+                        print(f"EVIDENCE: {thread_id}: session {known.id}: {told}", flush=True)
+                for row in reversed(await journal.runs(thread_id=thread_id)):
+                    print(f"EVIDENCE: {thread_id}: {row}", flush=True)
+                    async for record in journal.read(row.run_id):
+                        print(f"EVIDENCE: {thread_id}: {record}", flush=True)
+
     def _check_log(self, log: Path) -> None:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
         starts = Counter(line["call_id"] for line in lines if line["did"] == "start")
@@ -192,7 +211,8 @@ class Chaos:
         failed = {
             (call["call"].thread_id, call["name"])
             for call in self._executed
-            if call["state"] == "failed" and call["call"].error in ("interrupted", INTERRUPTED)
+            if call["state"] == "discarded"
+            or (call["state"] == "failed" and call["call"].error in ("interrupted", INTERRUPTED))
         }
         for thread_id, name in sorted(self._plan.interrupted - failed):
             self._tally.complain(f"{thread_id}: the model was told that {name} was interrupted, and it never was")

@@ -60,6 +60,8 @@ class Plan:
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
+        self.evidence: dict[str, list[dict[str, Any]]] = {}
+        """What a thread's model was sent when it was first told something wrong."""
         self.interrupted: set[tuple[str, str]] = set()
         self.unanswered: list[tuple[str, float]] = []
         self.requests = 0
@@ -74,7 +76,7 @@ class Plan:
         for content in since:
             for part in content["parts"]:
                 if "functionResponse" in part:
-                    self._check(label, part["functionResponse"])
+                    self._check(label, part["functionResponse"], contents)
         name = f"{label} step {step}"
         match step:
             case 0:
@@ -92,7 +94,7 @@ class Plan:
             case _:
                 return [Text(f"Done with {label}.", size=8), Finish()]
 
-    def _check(self, label: str, response: dict[str, Any]) -> None:
+    def _check(self, label: str, response: dict[str, Any], contents: list[dict[str, Any]]) -> None:
         told = response["response"]
         if told in ({"error": "interrupted"}, {"error": INTERRUPTED}):
             self.interrupted.add((label.partition(" ")[0], response["name"]))
@@ -107,6 +109,7 @@ class Plan:
         }
         if not fits[response["name"]]:
             self.wrong.append(f"{label}: the model was told {told} of {response['name']}")
+            self.evidence.setdefault(label.partition(" ")[0], contents)
 
 
 def _said(content: dict[str, Any]) -> str:
