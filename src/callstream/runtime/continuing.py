@@ -67,6 +67,8 @@ INTERRUPTED = (
 _HEADERS = ("content-type", "request-id", "x-request-id")
 """What SDKs look at. Nothing else of a response's head is kept."""
 _LEVEL = 1
+_WINDOW, _MEMORY = 14, 6
+"""Each response that is being read has a compressor. This one takes 96 KiB, the usual one 256 for up to 10 % fewer bytes."""
 _TRACE = "callstream trace"
 ASKED_AS = "asked_as"
 """Under this name a call that is paused has the id of the question about it."""
@@ -105,11 +107,12 @@ class KeptBody:
         self._token: str | None = None
         self._status = status
         self._headers = {name: headers[name] for name in _HEADERS if name in headers}
-        self._compressor = zlib.compressobj(_LEVEL)
+        self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
         self._parts: list[bytes] = []
 
     def add(self, data: bytes) -> None:
-        self._parts.append(self._compressor.compress(data))
+        if made := self._compressor.compress(data):
+            self._parts.append(made)
 
     def named(self, answer_id: str | None) -> list[RequestKept]:
         """What is recorded when the name is known under which the provider keeps it: once."""
