@@ -13,8 +13,8 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
-from callstream.journal.postgres.link import address
-from callstream.journal.store import RunFilter, forget_filter
+from callstream.journal.postgres.link import address, failure
+from callstream.journal.store import RunFilter, StoreAway, forget_filter
 
 from .conftest import opened
 from .proxy import Proxy
@@ -40,6 +40,12 @@ async def test_a_server_that_is_not_there_is_told() -> None:
     with pytest.raises(JournalError, match="away"):
         await journal.append("r", [RunStarted("t")])
     await journal.aclose()
+
+
+async def test_a_server_that_says_nothing_is_told() -> None:
+    with pytest.raises(StoreAway, match="the server is away: no answer came in time"), failure("the server"):
+        async with asyncio.timeout(0):
+            await asyncio.sleep(1)
 
 
 async def test_a_database_that_is_not_there_is_told_at_once(postgres_url: str) -> None:
