@@ -74,7 +74,8 @@ async def test_a_run_ends_after_the_call_of_the_session_service_that_it_is_in(
     way: str, cs: Callstream, models: Models
 ) -> None:
     sessions = SlowSessions()
-    options: dict[str, Any] = {"execution_timeout_seconds": 0.05} if way == "limit" else {}
+    seconds = 1.0  # until the service is called: a busy machine takes its time
+    options: dict[str, Any] = {"execution_timeout_seconds": seconds} if way == "limit" else {}
     async with scripted("gemini", [[Text("Done."), Finish()]]) as provider:
         agent = adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions, **options)
         client = Client(agent)
@@ -86,6 +87,8 @@ async def test_a_run_ends_after_the_call_of_the_session_service_that_it_is_in(
         match way:
             case "disconnect":
                 task.cancel()
+            case "limit":
+                await asyncio.sleep(seconds)
             case "stop":
                 run = cs.active_run(row.run_id)
                 assert run is not None
