@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeAlias
@@ -12,6 +13,7 @@ Imports: TypeAlias = dict[str, set[str]]
 """By module, without the name of the package: what it imports of the package."""
 
 
+@cache
 def imports_of(package: Path) -> Imports:
     files = {_module(file.relative_to(package)): file for file in sorted(package.rglob("*.py"))}
     found: Imports = {}
