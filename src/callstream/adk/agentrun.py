@@ -476,7 +476,7 @@ async def _fill_in(contents: list[types.Content], session: Session, directory: D
         for call, answered in zip(calls, answers, strict=True):
             part = _take(given, call)
             if part is None:
-                last = answered[-1] if answered else await _come_to(known.unanswered(call), directory)
+                last = answered[-1] if answered else await _word_for(known.unanswered(call), directory)
                 words.append(_answer(call.id, call.name, last))
             elif part.function_response is not None and part.function_response.response in answered[:-1]:
                 parts[parts.index(part)] = _answer(call.id, call.name, answered[-1])
@@ -486,8 +486,8 @@ async def _fill_in(contents: list[types.Content], session: Session, directory: D
             contents.insert(place + 1, types.Content(role="user", parts=words))
 
 
-async def _come_to(call_id: str | None, directory: Directory | None) -> dict[str, Any]:
-    """What a call came to that has no answer in the session."""
+async def _word_for(call_id: str | None, directory: Directory | None) -> dict[str, Any]:
+    """What the model is told of a call that has no answer in the session."""
     call = None if directory is None or call_id is None else await directory.find_by_wire_id(call_id)
     if call is None or not (call.state in HAS_OUTCOME or call.state is CallState.DISCARDED):
         return {"status": "no answer yet"}

@@ -82,8 +82,8 @@ def failure(where: str) -> Iterator[None]:
     try:
         yield
     except PASSING as error:
-        what = f"{type(error).__name__}: {error}" if str(error) else "no answer came in time"
-        raise StoreAway(f"{where} is away: {what}") from error
+        text = str(error) or ("no answer came in time" if isinstance(error, TimeoutError) else "no reason was given")
+        raise StoreAway(f"{where} is away: {type(error).__name__}: {text}") from error
     except asyncpg.PostgresError as error:
         if (error.sqlstate or "")[:2] in _UNSTORABLE:
             raise Unstorable(f"{where} cannot hold such a value: {type(error).__name__}: {error}") from error
