@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -43,6 +44,22 @@ async def read(run: Run, *calls: ToolCall, tools: Any = None, finish: Any = None
     async with run.response("openai_chat", tools=tools) as response:
         for chunk in encode("openai_chat", [*calls, finish or Finish()]):
             await response.feed(chunk)
+
+
+async def test_a_class_is_a_tool_if_its_objects_can_be_told() -> None:
+    @dataclass
+    class Place:
+        name: str
+
+    class Shop:
+        def __init__(self, name: str) -> None: ...
+
+    async with Callstream(tools=[tool(Place), tool(Shop)]) as cs, cs.run("thread") as run:
+        await read(run, ToolCall("Place", {"name": "quay"}), ToolCall("Shop", {"name": "quay"}))
+        told, refused = await run.run_tools()
+    assert (told.text, told.is_error) == ('{"name":"quay"}', False)
+    assert refused.is_error
+    assert "objects of type Shop" in refused.text
 
 
 @pytest.mark.parametrize(
