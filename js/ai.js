@@ -146,7 +146,7 @@ export function resumeDropped({ api, chatId, chat, fetch = globalThis.fetch, req
   // Waits until no run is active.
   const ended = async () => {
     const running = await fetch(chatUrl(api, chatId, "stream"), request).catch(() => null);
-    return Boolean(running?.ok) && running.text().then(() => true, () => false);
+    return running?.ok ? running.text().then(() => true, () => false) : false;
   };
 
   const load = async () => {

@@ -2,6 +2,11 @@
  * A transport whose streams survive a lost connection: it asks for the run again, and passes on what the chat does not have
  * yet. The chat does not notice, and no request is sent twice. It gives up after so many tries without a new chunk.
  *
+ * What it cannot heal: another process goes on with a run in the middle of a response, and the chat is one of `ai` 5 or 6, which
+ * cannot take back what it shows. The stream then fails as one whose connection is lost, and `resumeDropped` is for that.
+ *
+ * The chat's `stop()` stops the run on the server too, and the next message waits for that.
+ *
  * @template T
  * @param {new (options: any) => T} DefaultChatTransport that of `ai`
  * @param {{ api: string, [option: string]: any } & Pauses} options those of `DefaultChatTransport`, and the pauses
@@ -14,6 +19,8 @@ export function callstreamTransport<T>(DefaultChatTransport: new (options: any) 
 /**
  * What to give a chat as `onFinish`. After a lost connection it resumes the stream, again and again with growing pauses. If
  * the run has ended meanwhile, there is nothing to resume, and it loads the messages.
+ *
+ * A chat of `ai` 5 would add what it resumes to the half that it has. With `?sdk=5` the answer is shown when it is whole.
  *
  * @param {Options} options
  * @returns {(finished: { isDisconnect?: boolean }) => Promise<void>}

@@ -1,8 +1,10 @@
 export class Delivered {
-    /** @type {string | undefined} of the run, as the stream's first chunk has it */
-    runId: string | undefined;
+    /** of the run, as the stream's first chunk has it; empty before */
+    runId: string;
     /** whether the run's end was delivered */
     isOver: boolean;
+    /** whether the chat shows something that only a new message takes back */
+    isLost: boolean;
     /** From now on the chunks are those of a stream that begins with the run. */
     startOver(): void;
     /**
@@ -32,4 +34,8 @@ export type Part = {
      * what else was delivered of it
      */
     marks: Set<string>;
+    /**
+     * whether an output was delivered: of its input there is nothing more to say
+     */
+    hasOutput: boolean;
 };

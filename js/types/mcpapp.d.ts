@@ -10,8 +10,8 @@ export function toolInputPartial(send: (params: ToolInput) => unknown, { schedul
     /** @param {string} delta argument text of the model */
     feed(delta: string): void;
     /**
-     * The arguments are complete: sends no more, and returns them for `ui/notifications/tool-input`. Throws a SyntaxError if
-     * they are not JSON; tell the view then that the call was cancelled.
+     * Sends no more, and returns the arguments for `ui/notifications/tool-input`. A SyntaxError if they are not JSON: tell the
+     * view then that the call was cancelled.
      *
      * @returns {any}
      */
@@ -27,8 +27,7 @@ export function toolInputPartial(send: (params: ToolInput) => unknown, { schedul
  *     for await (const delta of argumentDeltas) input.feed(delta);
  *     await bridge.sendToolInput({ arguments: input.close() });
  *
- * Every message is a copy of all arguments so far, so one is sent per frame at most. Nothing in them is taken back: half an
- * escape, half a number or half a literal is held back, although views must cope with it.
+ * Every message is a copy of all arguments so far, so one is sent per frame at most. Nothing in them is taken back.
  */
 export type ToolInput = {
     arguments: {

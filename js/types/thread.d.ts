@@ -15,8 +15,7 @@ export class Thread {
     /**
      * Shows the thread, and follows its last run to its end through any number of lost connections.
      *
-     * With `follow` it stays: runs that begin later, in other tabs too, are shown as they go on, until `leave` is called. That
-     * holds after `send`, `answer` and `run` as well.
+     * With `follow` it stays for later runs, of other tabs too, until `leave`; after `send`, `answer` and `run` as well.
      *
      * @param {{ follow?: boolean }} [options]
      * @returns {Promise<End>}
@@ -68,8 +67,8 @@ export type End = "ended" | "missing" | "left";
  *     await thread.join(); // what there is, then the last run as it goes on; { follow: true } for the runs after it too
  *     await thread.send("Write a page about tides.");
  *
- * Events are handled in portions of a few milliseconds, so that a page stays responsive however much arrives at once. A
- * request that was lost is not repeated: after a lost connection the thread is joined, which only reads.
+ * Events are handled in portions of a few milliseconds, so that the page stays responsive. A lost request is not repeated: the
+ * thread is joined, which only reads.
  */
 export type Options = {
     /**
@@ -88,8 +87,8 @@ export type Options = {
      */
     request?: RequestInit | undefined;
     /**
-     * milliseconds before the second try; each further pause is about twice as long;
-     * nine times as much lies between two looks for a new run, where later runs are followed
+     * milliseconds before the second try; each further pause is about twice as long; between two
+     * looks for a later run, nine times as long
      */
     firstPause?: number | undefined;
     longestPause?: number | undefined;

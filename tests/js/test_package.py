@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from callstream.server.app import PAGE
+from tests import npm
 
 ROOT = Path(__file__).parents[2]
 JS = ROOT / "js"
@@ -48,6 +50,22 @@ def test_other_packages_judge_it(what: str) -> None:
 def run_tests(what: str, folder: Path) -> None:
     run = subprocess.run(["node", "--test", what], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stdout[-3000:]
+
+
+@pytest.mark.slow
+def test_the_types_are_those_of_the_sources(tmp_path: Path) -> None:
+    """``make js`` writes them anew."""
+    try:
+        npm.install(JS / "demo")
+    except npm.Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must have TypeScript: {reason}")
+        pytest.skip(str(reason))
+    command = ["demo/node_modules/.bin/tsc", "-p", ".", "--outDir", str(tmp_path)]
+    run = subprocess.run(command, cwd=JS, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stdout
+    made, kept = ({each.name: each.read_text() for each in folder.iterdir()} for folder in (tmp_path, JS / "types"))
+    assert kept == made
 
 
 def test_the_package_is_small() -> None:
