@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import pytest
 
 from callstream import Journal
+from callstream.events import RunEvent
+from callstream.journal import Entry
 
 
 def replace_append(patch: pytest.MonkeyPatch, journal: Journal, append: Callable[..., Awaitable[int]]) -> None:
@@ -16,8 +17,16 @@ def replace_append(patch: pytest.MonkeyPatch, journal: Journal, append: Callable
     tasks: set[asyncio.Task[None]] = set()
 
     def submit(
-        run_id: str, entries: Sequence[Any], then: Callable[[int | Exception], None], *, after: int | None = None
+        run_id: str,
+        events: Sequence[RunEvent],
+        then: Callable[[int | Exception], None],
+        *,
+        after: int | None = None,
+        response_id: str | None = None,
+        author: str | None = None,
     ) -> None:
+        entries = [Entry(event, response_id, author) for event in events]
+
         async def append_and_call() -> None:
             try:
                 outcome: int | Exception = await append(run_id, entries, after=after)

@@ -370,6 +370,7 @@ class Ledger:
 
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(used)
+        self.any_discarded = False
         self._calls: dict[str, Call] = {}
         self._texts: dict[str, _OwnText | _LentText] = {}
 
@@ -415,6 +416,7 @@ class Ledger:
             call = opened(event, run_id=run_id, thread_id=thread_id)
         else:
             call = advanced(self[call_id], event)
+            self.any_discarded |= call.state is CallState.DISCARDED
             if isinstance(event, CallCompleted):
                 self._open_text(event)
             text = self._texts.pop(call_id, None) if isinstance(event, CallCompleted | CallDiscarded) else None
@@ -437,6 +439,7 @@ class Ledger:
         """Takes in a call of an earlier run, because this run brings its answer."""
         self._used.add(call.call_id)
         self._calls.setdefault(call.call_id, call)
+        self.any_discarded |= call.state is CallState.DISCARDED
 
     def open_calls(self) -> list[Call]:
         """The calls that are neither final nor awaiting an answer."""

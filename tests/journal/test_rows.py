@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from callstream.calls import Call
 from callstream.errors import UsageError
 from callstream.events import ArgsAppended, CallReturned, CallStarted, ReasoningAppended, RunEvent, TextAppended
-from callstream.journal import Entry
 from callstream.journal.rows import (
     ESCAPED,
     Kind,
@@ -95,18 +94,18 @@ def test_folded_range_can_be_read_from_its_beginning(ranges: list[tuple[int, int
 
 
 def test_ids_that_no_database_can_hold_are_refused() -> None:
-    wrong: list[RunEvent | Entry] = [
-        CallStarted("a\0", "t"),
-        CallStarted("a", "t", "\ud800"),
-        TextAppended("m\0", "x"),
-        ArgsAppended("\ud800", "x"),
-        CallReturned("\0"),
-        Entry(ArgsAppended("c", "x"), "\ud800"),
-        Entry(ArgsAppended("c", "x"), None, "\0"),
+    wrong: list[tuple[RunEvent, str | None, str | None]] = [
+        (CallStarted("a\0", "t"), None, None),
+        (CallStarted("a", "t", "\ud800"), None, None),
+        (TextAppended("m\0", "x"), None, None),
+        (ArgsAppended("\ud800", "x"), None, None),
+        (CallReturned("\0"), None, None),
+        (ArgsAppended("c", "x"), "\ud800", None),
+        (ArgsAppended("c", "x"), None, "\0"),
     ]
-    for event in wrong:
+    for event, response_id, author in wrong:
         with pytest.raises(UsageError, match="an id must be text"):
-            prepare(event)
+            prepare(event, response_id, author)
 
 
 def test_every_field_of_a_call_has_a_column() -> None:

@@ -38,14 +38,13 @@ from callstream.journal.queue import Then
 from callstream.journal.rows import (
     KEPT_THREAD,
     Entry,
-    Row,
     RunRow,
     check_id,
     check_limit,
     clean,
     is_storable,
     prepare,
-    redact_entry,
+    redacting,
 )
 from callstream.journal.store import CallFilter, RunFilter, Store, StoreReader, forget_filter, forgotten_mark
 from callstream.journal.worker import JournalThread, Worker
@@ -66,7 +65,9 @@ class Journal:
         worker: Callable[[Store, Followers, JournalSettings, Housekeeper], Worker] = JournalThread,
     ) -> None:
         self._store = store
-        self._redact = settings.redact
+        self._prepare = prepare if settings.redact is None else redacting(settings.redact)
+        self.redacts = settings.redact is not None
+        """Whether something is taken out of events before they are stored."""
         self.lease_ttl = settings.lease_ttl
         """Seconds after which a process counts as dead that has not renewed its lease."""
         self._followers = Followers()
@@ -99,11 +100,6 @@ class Journal:
         """Whether what it has is still there after the process has ended."""
         return self._store.is_persistent
 
-    @property
-    def redacts(self) -> bool:
-        """Whether something is taken out of events before they are stored."""
-        return self._redact is not None
-
     async def open(self) -> None:
         """Opens the store and brings its schema up to date. Called by the first use; calling it again does nothing."""
         await self._worker.open()
@@ -135,28 +131,36 @@ class Journal:
         JournalError when its time is over. One whose task is cancelled may be written all the same.
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._worker.submit(run_id, self._prepare(run_id, events), after, partial(_resolve, done))
+        rows = [
+            self._prepare(event.event, event.response_id, event.author)
+            if isinstance(event, Entry)
+            else self._prepare(event)
+            for event in events
+        ]
+        self._worker.submit(check_id(run_id), rows, after, partial(_resolve, done))
         return await done
 
-    def submit(self, run_id: str, events: Sequence[RunEvent | Entry], then: Then, *, after: int | None = None) -> None:
+    def submit(
+        self,
+        run_id: str,
+        events: Sequence[RunEvent],
+        then: Then,
+        *,
+        after: int | None = None,
+        response_id: str | None = None,
+        author: str | None = None,
+    ) -> None:
         """``append`` without waiting: ``then`` is called in this event loop, later, with the number or the error.
 
-        It must not raise.
+        It must not raise. ``response_id`` and ``author`` are those of all the records.
         """
         try:
-            rows = self._prepare(run_id, events)
+            rows = [self._prepare(event, response_id, author) for event in events]
+            check_id(run_id)
         except Exception as error:  # noqa: BLE001  # of ``redact``, too
             asyncio.get_running_loop().call_soon(then, error)
         else:
             self._worker.submit(run_id, rows, after, then)
-
-    def _prepare(self, run_id: str, events: Sequence[RunEvent | Entry]) -> list[Row]:
-        if self._redact is not None:
-            events = [redact_entry(event, self._redact) for event in events]
-        rows = [prepare(event) for event in events]
-        if type(run_id) is not str or not run_id.isascii() or "\0" in run_id:
-            check_id(run_id)
-        return rows
 
     async def compact(self, run_id: str) -> int:
         """Folds the pieces of each call and message of an ended run into one record each; returns how many are gone."""

@@ -128,13 +128,8 @@ _SOURCES = 4096
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name", "within")
 
 
-def prepare(entry: RunEvent | Entry) -> Row:
+def prepare(event: Any, response_id: str | None = None, author: str | None = None) -> Row:
     """The row of an event. Raises UsageError for what is no event of a run, or could not be read back as one."""
-    event: Any  # cast would be a call for every delta
-    if type(entry) is Entry:
-        event, response_id, author = entry.event, entry.response_id, entry.author
-    else:
-        event, response_id, author = entry, None, None
     kind = type(event)
     code = _PIECE_KINDS.get(kind)
     message_id = None if code is None or code == Kind.ARGS else event.message_id
@@ -155,17 +150,16 @@ def prepare(entry: RunEvent | Entry) -> Row:
     return Row(event, *_readable(event), source)
 
 
+def redacting(redact: Callable[[RunEvent], RunEvent]) -> Callable[..., Row]:
+    """``prepare`` for what is left of an event."""
+    return lambda event, response_id=None, author=None: prepare(redact(event), response_id, author)
+
+
 @lru_cache(_SOURCES)
 def _source_of(response_id: str | None, author: str | None, message_id: str | None) -> Source:
     for name in (response_id, author, message_id):
         check_optional_id(name)
     return Source(response_id, author, message_id) if response_id or author or message_id else NOWHERE
-
-
-def redact_entry(entry: RunEvent | Entry, redact: Callable[[RunEvent], RunEvent]) -> RunEvent | Entry:
-    if isinstance(entry, Entry):
-        return msgspec.structs.replace(entry, event=redact(entry.event))
-    return redact(entry)
 
 
 def with_args(call: Call, pieces: str, whole: str | None) -> Call:

@@ -476,9 +476,12 @@ class RunCore(ABC):
         if not self._barrier.claim(call_id):
             raise TransitionError(f"call {call_id!r} is {self._ledger[call_id].state}; its tool must not run again")
 
-    def _apply(self, event: RunEvent, seq: int) -> None:
-        if type(event) in PIECES_OF_TEXT:
-            return
+    def _apply(self, events: Sequence[RunEvent], first_seq: int) -> None:
+        for seq, event in enumerate(events, first_seq):
+            if type(event) not in PIECES_OF_TEXT:
+                self._apply_one(event, seq)
+
+    def _apply_one(self, event: RunEvent, seq: int) -> None:
         if not isinstance(event, _CALL_EVENTS):
             if isinstance(event, MessageReceived):
                 self._answers.keep(event)

@@ -13,7 +13,7 @@ that waits cancels the waiting, at once, and never the work: a store that hangs 
 wants to end, and what the store says later must not take the place of the cancellation, because to the program an error
 is a reason to try again.
 
-``TextMeter`` says how much a model may write in one run. Text is weighed before it is journaled, so what passes a limit
+``TextMeter`` says how much a model may write in one run. Text is counted before it is journaled, so what passes a limit
 is neither kept nor shown. A run that passes one fails.
 
 ``Ending`` is how a run ends, and what that makes of the calls that are open then::
@@ -44,7 +44,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -73,7 +73,7 @@ from callstream.events import (
     RunOutcome,
     TextAppended,
 )
-from callstream.journal import Entry, Journal
+from callstream.journal import Journal
 
 _T = TypeVar("_T")
 
@@ -170,21 +170,17 @@ class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Weighed(msgspec.Struct, frozen=True):
-    """Bytes by call, None for what belongs to no call; with an ``error``, those of the ``fitting`` first events alone."""
-
-    weights: dict[str | None, int]
-    fitting: int
-    error: LimitExceeded | None = None
+_Piece: TypeAlias = ArgsAppended | TextAppended | ReasoningAppended
+_PIECES = get_args(_Piece)
 
 
 class TextMeter:
-    """Counts what a run's model has written. ``weigh`` before writing, ``apply`` afterwards."""
+    """Counts what a run's model writes: ``add`` before it is journaled, ``take_back`` if it was not."""
 
     def __init__(self, limits: TextLimits) -> None:
         self.limits = TextLimits()
         self.total = 0
-        self._by_call: dict[str | None, int] = {}
+        self._by_call: dict[str, int] = {}
         self.tighten(limits)
 
     def tighten(self, limits: TextLimits) -> None:
@@ -196,39 +192,37 @@ class TextMeter:
     def args_bytes(self, call_id: str) -> int:
         return self._by_call.get(call_id, 0)
 
-    def weigh(self, events: Sequence[RunEvent]) -> Weighed:
-        """What the events would add, and how many of them fit."""
-        weights: dict[str | None, int] = {}
-        total = self.total
+    def add(self, events: Sequence[RunEvent]) -> tuple[Sequence[RunEvent], LimitExceeded | None]:
+        """Counts the events that fit and returns them, with the limit that the next one would break, if there is one."""
         for number, event in enumerate(events):
-            if type(event) is ArgsAppended:
-                call_id: str | None = event.call_id
-            elif type(event) is TextAppended or type(event) is ReasoningAppended:
-                call_id = None
-            else:
-                continue
-            text = event.text
-            size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-            total += size
-            weight = weights.get(call_id, 0) + size
-            if total > self._bound and (error := self._excess(call_id, weight, total)) is not None:
-                return Weighed(weights, number, error)
-            weights[call_id] = weight
-        return Weighed(weights, len(events))
+            if isinstance(event, _PIECES):
+                self._count(event, 1)
+                if self.total > self._bound and (error := self._excess(event)) is not None:
+                    self._count(event, -1)
+                    return events[:number], error
+        return events, None
 
-    def apply(self, weighed: Weighed) -> None:
-        for call_id, weight in weighed.weights.items():
-            self.total += weight
-            self._by_call[call_id] = self._by_call.get(call_id, 0) + weight
+    def take_back(self, events: Sequence[RunEvent]) -> None:
+        """These were counted, and have not been kept."""
+        for event in events:
+            if isinstance(event, _PIECES):
+                self._count(event, -1)
 
-    def _excess(self, call_id: str | None, weight: int, total: int) -> LimitExceeded | None:
+    def _count(self, event: _Piece, sign: int) -> None:
+        text = event.text
+        size = sign * (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")))
+        self.total += size
+        if type(event) is ArgsAppended:
+            self._by_call[event.call_id] = self._by_call.get(event.call_id, 0) + size
+
+    def _excess(self, event: _Piece) -> LimitExceeded | None:
         most = self.limits.max_args_bytes
-        if most is not None and call_id is not None and self._by_call.get(call_id, 0) + weight > most:
+        if most is not None and isinstance(event, ArgsAppended) and self._by_call[event.call_id] > most:
             return LimitExceeded(
-                f"the model wrote more than {most} bytes of arguments for call {call_id!r}", "max_args_bytes"
+                f"the model wrote more than {most} bytes of arguments for call {event.call_id!r}", "max_args_bytes"
             )
         most = self.limits.max_run_bytes
-        if most is not None and total > most:
+        if most is not None and self.total > most:
             return LimitExceeded(f"the model wrote more than {most} bytes in this run", "max_run_bytes")
         return None
 
@@ -386,8 +380,8 @@ class _Batch(msgspec.Struct, eq=False):
 class RunLog:
     """Writes to the journal what happens to the calls in ``ledger``, within the limits.
 
-    ``apply`` is called with each event and its number when the journal has it, ``on_excess`` with the limit that a batch
-    goes beyond.
+    ``apply`` is called with a batch and the number of its first event when the journal has it, ``on_excess`` with the limit
+    that a batch goes beyond.
     """
 
     def __init__(
@@ -397,7 +391,7 @@ class RunLog:
         ledger: Ledger,
         limits: TextLimits,
         *,
-        apply: Callable[[RunEvent, int], None],
+        apply: Callable[[Sequence[RunEvent], int], None],
         on_excess: Callable[[LimitExceeded], None],
     ) -> None:
         self.text = TextMeter(limits)
@@ -433,7 +427,7 @@ class RunLog:
 
     def restore(self, events: Sequence[RunEvent], seq: int) -> None:
         """The journal has these of the run already, up to that number."""
-        self.text.apply(self.text.weigh(events))
+        self.text.add(events)
         self.seq = seq
 
     def _write_next(self) -> None:
@@ -444,43 +438,42 @@ class RunLog:
             except Exception as error:  # noqa: BLE001  # the submitter's own
                 _call_soon(batch.then, error)
                 continue
-            wanted = [event for event in events if type(event) not in _OF_ONE_CALL or not self._is_stale(event)]
-            weighed = self.text.weigh(wanted)
-            if weighed.error is not None:
-                wanted = wanted[: weighed.fitting]
-            if wanted:
-                self._write(batch, wanted, weighed)
-            elif weighed.error is not None:
-                _call_soon(batch.then, weighed.error)
-                self._on_excess(weighed.error)
+            if self._ledger.any_discarded:
+                events = [event for event in events if type(event) not in _OF_ONE_CALL or not self._is_stale(event)]
+            fitting, excess = self.text.add(events)
+            if fitting:
+                self._is_writing = True
+                # The first append must find no record of the run. With a number it would pass for a repetition of the
+                # first append of an earlier run of this id.
+                self._journal.submit(
+                    self._run_id,
+                    fitting,
+                    partial(self._acknowledge, batch, fitting, excess),
+                    after=self.seq or None,
+                    response_id=batch.response_id,
+                    author=batch.author,
+                )
             else:
-                _call_soon(batch.then, None)
-
-    def _write(self, batch: _Batch, events: Sequence[RunEvent], weighed: Weighed) -> None:
-        self._is_writing = True
-        entries = [Entry(event, batch.response_id, batch.author) for event in events]
-        # The first append must find no record of the run. With a number it would pass for a repetition of the first
-        # append of an earlier run of this id.
-        then = partial(self._acknowledge, batch, events, weighed)
-        self._journal.submit(self._run_id, entries, then, after=self.seq or None)
+                _call_soon(batch.then, excess)
+                if excess is not None:
+                    self._on_excess(excess)
 
     def _acknowledge(
-        self, batch: _Batch, events: Sequence[RunEvent], weighed: Weighed, outcome: int | Exception
+        self, batch: _Batch, events: Sequence[RunEvent], excess: LimitExceeded | None, outcome: int | Exception
     ) -> None:
-        error: Exception | None = weighed.error
+        error: Exception | None = excess
         if isinstance(outcome, int):
             self.seq = outcome
             self.is_doubtful = False
-            self.text.apply(weighed)
             try:
-                for seq, event in enumerate(events, outcome - len(events) + 1):
-                    batch.context.run(self._apply, event, seq)
+                batch.context.run(self._apply, events, outcome - len(events) + 1)
             except Exception as raised:  # noqa: BLE001  # the submitter gets it
                 error = raised
-            if weighed.error is not None:
-                batch.context.run(self._on_excess, weighed.error)
+            if excess is not None:
+                batch.context.run(self._on_excess, excess)
         else:
             error = outcome
+            self.text.take_back(events)
             self.is_lost |= isinstance(error, LeaseLost)
             self.is_doubtful |= isinstance(error, JournalError) and not isinstance(error, _NOT_WRITTEN)
         self._is_writing = False

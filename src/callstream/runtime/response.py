@@ -239,25 +239,28 @@ class Response:
 
     def _submit(self, events: Sequence[WireEvent | Kept], then: Then) -> None:
         recorded: list[RunEvent] = []
+        starts_call = False
         for event in events:
             if type(event) is ArgsAppended and self.call_ids.get(event.call_id) == event.call_id:
                 recorded.append(event)  # most are like this
                 continue
-            if type(event) is CallStarted and event.call_id not in self.call_ids:
-                self._expect_call(event, self.run.name_call(event.call_id))
+            if type(event) is CallStarted:
+                starts_call = True
+                if event.call_id not in self.call_ids:
+                    self._expect_call(event, self.run.name_call(event.call_id))
             translated = self._translate(event)
             if translated is not None:
                 recorded.append(translated)
         self._recorded = recorded
         self.run.submit(
             recorded,
-            partial(self._submitted, events, then),
+            partial(self._started, events, then) if starts_call else then,
             response_id=self.response_id,
             author=self._author,
             context=self.context,
         )
 
-    def _submitted(self, events: Sequence[WireEvent | Kept], then: Then, error: Exception | None) -> None:
+    def _started(self, events: Sequence[WireEvent | Kept], then: Then, error: Exception | None) -> None:
         if isinstance(error, CallIdTaken) and not self._is_interrupted:
             # An earlier run, or another process, has a call with this id. Nothing was kept, and a free one is looked for.
             self._renaming = self.run.loop.create_task(self._rename(error.call_id, events, then), context=self.context)
