@@ -203,6 +203,21 @@ def test_closing_the_callstream_closes_the_connections_of_clients_that_nobody_cl
     gc.collect()
 
 
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_closing_a_sync_client_closes_the_async_transport_in_it(cs: Callstream, library: Any) -> None:
+    """Else collecting it warns of sockets, which fails a test here."""
+    with serving("openai_chat", [Text("Hello.")]) as provider:
+        with library.Client(transport=cs.transport(library.AsyncHTTPTransport())) as client:
+            with post(client, provider) as response:
+                response.read()
+            client.get(f"{provider.origin}/elsewhere")
+        closed_by_hand = library.Client(transport=cs.transport(library.AsyncHTTPTransport()))
+        closed_by_hand.get(f"{provider.origin}/elsewhere")
+        closed_by_hand.close()
+    del client, response, closed_by_hand
+    gc.collect()
+
+
 def test_the_trace_extension_of_a_sync_client_is_a_plain_function(cs: Callstream) -> None:
     names: list[str] = []
     with serving("openai_chat", [Text("Hello.")]) as provider, cs.sync_http_client() as client:

@@ -254,6 +254,8 @@ class TapTransport:
         if own is not None:
             finish_in(own, self._close_bodies)
             finish_in(own, self._pools.aclose)
+            if hasattr(self._inner, "aclose") and not hasattr(self._inner, "close"):
+                finish_in(own, self._inner.aclose)
         self._pools.close()
 
     async def _close_bodies(self) -> None:
