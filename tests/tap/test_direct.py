@@ -85,20 +85,24 @@ async def test_same_answers_and_errors_as_the_library(library: ModuleType, answe
     assert ours == bare
 
 
-async def delivered(library: ModuleType, url: str, refuses: Iterator[bool]) -> Any:
-    """What a reader gets of an answer who takes it where it comes, unless he refuses."""
+async def taken(library: ModuleType, url: str, delays: Iterator[float | None]) -> Any:
+    """What a reader gets of an answer who takes what is announced, after a while, or (None) at once."""
     transport = DirectTransport(library, {})
     got: list[bytes] = []
 
-    def take(data: bytes) -> bool:
-        if next(refuses):
-            return False
-        got.append(data)
-        return True
+    def take() -> None:
+        got.append(answer.stream.take())
+
+    def announce() -> None:
+        delay = next(delays)
+        if delay is None:
+            take()
+        else:
+            asyncio.get_running_loop().call_later(delay, take)
 
     try:
         answer = await transport.handle_async_request(library.Request("POST", url, content=b"{}"))
-        answer.stream.deliver_to(take)
+        answer.stream.announce_to(announce)
         async for data in answer.stream:
             got.append(data)
             await asyncio.sleep(0)
@@ -110,19 +114,19 @@ async def delivered(library: ModuleType, url: str, refuses: Iterator[bool]) -> A
 
 
 @LIBRARIES
-@pytest.mark.parametrize("refuses", [[False], [True], [False, True, True]], ids=["never", "always", "sometimes"])
+@pytest.mark.parametrize("delays", [[None], [0.0], [0.02], [None, 0.01, 0.0]], ids=["at once", "soon", "late", "mixed"])
 @pytest.mark.parametrize("answer", ANSWERS.items(), ids=lambda case: case[0])
-async def test_the_same_where_content_is_delivered(
-    library: ModuleType, answer: tuple[str, Sequence[bytes]], refuses: list[bool]
+async def test_the_same_where_content_is_announced(
+    library: ModuleType, answer: tuple[str, Sequence[bytes]], delays: list[float | None]
 ) -> None:
     async with RawServer(answer[1]).listen() as server, library.AsyncClient() as bare:
         found = await outcome(bare, server.url)
         expected = found[-1] if isinstance(found, tuple) else found
-        assert await delivered(library, server.url, cycle(refuses)) == expected
+        assert await taken(library, server.url, cycle(delays)) == expected
 
 
 @pytest.mark.slow
-async def test_what_is_delivered_counts_for_the_time_limit() -> None:
+async def test_what_is_taken_counts_for_the_time_limit() -> None:
     """A reader that is never woken is not silent; one to whom nothing comes is."""
     pieces = [CHUNKED, *[b"5\r\nTides\r\n"] * 13, WAIT]
     async with RawServer(pieces, pause=0.1).listen() as server:
@@ -130,11 +134,27 @@ async def test_what_is_delivered_counts_for_the_time_limit() -> None:
         asked = httpx.Request("POST", server.url, content=b"{}", extensions={"timeout": {"read": 1.0}})
         answer = await transport.handle_async_request(asked)
         got: list[bytes] = []
-        answer.stream.deliver_to(lambda data: got.append(data) is None)
+        answer.stream.announce_to(lambda: got.append(answer.stream.take()))
         with pytest.raises(httpx.ReadTimeout):
             got += [data async for data in answer.stream]
         await transport.aclose()
     assert b"".join(got) == b"Tides" * 13
+
+
+async def test_what_waits_to_be_taken_is_no_silence() -> None:
+    """The reader is slow, not the provider."""
+    async with RawServer([CHUNKED, b"5\r\nTides\r\n", WAIT], pause=0.05).listen() as server:
+        transport = DirectTransport(httpx, {})
+        asked = httpx.Request("POST", server.url, content=b"{}", extensions={"timeout": {"read": 0.2}})
+        answer = await transport.handle_async_request(asked)
+        answer.stream.announce_to(lambda: None)
+        reading = asyncio.ensure_future(anext(aiter(answer.stream), None))
+        await asyncio.sleep(0.6)
+        assert not reading.done()
+        assert answer.stream.take() == b"Tides"
+        with pytest.raises(httpx.ReadTimeout):
+            await reading
+        await transport.aclose()
 
 
 @LIBRARIES

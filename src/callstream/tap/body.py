@@ -3,7 +3,7 @@
 The provider's bytes are kept as they come, at the provider's pace. They are cut, decoded and collapsed, and what they say is
 recorded; then, and never before, what they are to the SDK may leave. It is one way, in plain calls:
 
-    _hold ─▶ _step ─▶ _record ─▶ (journal) ─▶ _recorded ─▶ _step …
+    _hear ─▶ _step ─▶ _record ─▶ (journal) ─▶ _recorded ─▶ _step …
 
 One record is under way at a time. What comes meanwhile is read together by the next step: the faster deltas come, the more
 of them share a write. Bytes that come while nothing is written wait for the run's turn (``Run.schedule``), which is now
@@ -51,10 +51,22 @@ Drop: TypeAlias = Callable[[bytes, Collection[str]], bytes]
 
 @runtime_checkable
 class Delivering(Protocol):
-    """A source that can push, so that no task is woken for what comes."""
+    """A stream that can push, so that no task is woken for what comes."""
 
     def deliver_to(self, push: Callable[[bytes], bool]) -> None:
-        """Has what comes while the source is being awaited given to ``push``; what that refuses is yielded."""
+        """Has what comes while the stream is being awaited given to ``push``; what that refuses is yielded."""
+
+
+@runtime_checkable
+class Announcing(Protocol):
+    """A source that keeps what comes until it is taken, so that many deltas can be worked on together."""
+
+    def announce_to(self, announce: Callable[[], object]) -> None:
+        """Has ``announce`` called when something has come to be taken, in place of waking the task that iterates."""
+
+    def take(self) -> bytes:
+        """What has come; nothing if there is nothing now."""
+        ...
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -88,6 +100,8 @@ class TappedBody:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self._source = source
+        self._announced = source if isinstance(source, Announcing) else None
+        self._has_heard = False  # it has something to be taken
         self._close_source = close_source
         self._response = response
         self._collapser = collapser
@@ -226,12 +240,12 @@ class TappedBody:
 
     async def _read_source(self) -> None:
         """What breaks the source is kept: what came before is recorded first."""
-        if isinstance(self._source, Delivering):
-            self._source.deliver_to(self._accept)
+        if self._announced is not None:
+            self._announced.announce_to(self._hear)
         try:
             async for data in self._source:
                 self._hold(data)
-                del data  # else it would stay here until more comes, which may be given to ``_accept``
+                del data  # else it would stay here until more comes by this way
                 while self._is_full:
                     self._room.clear()
                     await self._room.wait()
@@ -248,15 +262,17 @@ class TappedBody:
     def _is_full(self) -> bool:
         return self._unread_bytes + self._output_bytes > self._limits.max_held
 
-    def _accept(self, data: bytes) -> bool:
-        if self._is_full:
-            return False
-        self._hold(data)
-        return True
+    def _hear(self) -> None:
+        """Something has come. The step that reads it takes it; but a journal that is slow does not slow the provider."""
+        self._has_heard = True
+        if self._is_recording:
+            self._hold(self._take_announced())
+        elif not self._is_due:
+            self._schedule()
 
     def _hold(self, data: bytes) -> None:
         """Keeps bytes that came, and sees to it that they are read."""
-        if self._is_cut:
+        if self._is_cut or not data:
             return
         self._unread.append(data)
         self._unread_bytes += len(data)
@@ -288,8 +304,7 @@ class TappedBody:
 
     def _next(self) -> Read | None:
         """What the next bytes say; None if there are none now."""
-        if self._unread:
-            data = self._pop_unread()
+        if data := self._pop_unread() + self._take_announced():
             if self._kept is not None:
                 self._kept.read(data)
             return self._collapser.feed(data)
@@ -300,7 +315,15 @@ class TappedBody:
         self._is_last = True
         return self._at_end()
 
+    def _take_announced(self) -> bytes:
+        if self._announced is None or not self._has_heard or self._is_full or self._is_cut:
+            return b""
+        self._has_heard = False
+        return self._announced.take()
+
     def _pop_unread(self) -> bytes:
+        if not self._unread:
+            return b""
         data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
         self._unread.clear()
         self._unread_bytes = 0
@@ -358,7 +381,7 @@ class TappedBody:
             self._complete.set()
         elif self._outputs or self._has_ended:
             self._go_on()
-        elif self._unread and not self._is_due:
+        elif (self._unread or (self._has_heard and not self._is_full)) and not self._is_due:
             self._schedule()
 
     def _let_out(self, read: Read) -> None:
@@ -423,6 +446,8 @@ class TappedBody:
     def _free(self, *outputs: Output) -> None:
         self._output_bytes -= sum(len(output.data) for output in outputs)
         self._room.set()
+        if self._has_heard:
+            self._go_on()
 
     def _raise_error(self) -> None:
         if self._error is not None:

@@ -50,6 +50,10 @@ class BodyReader:
         self._size = b""  # the beginning of one
         self._left = 0  # bytes of the chunk, with the line end after it
 
+    def has_ended(self) -> bool:
+        """Whether no more of it comes."""
+        return self.is_complete or self.error is not None
+
     @property
     def is_reusable(self) -> bool:
         """Whether the next exchange may follow on the connection: both sides have said all, and nothing is left over."""
@@ -158,7 +162,7 @@ class ResponseHead(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Made by ``connect``. One exchange at a time: ``ask``, then ``read`` until the body is complete."""
+    """Made by ``connect``. One exchange at a time: ``ask``, then ``wait`` and ``take`` until the body is complete."""
 
     transport: asyncio.Transport
 
@@ -168,8 +172,8 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
         self.has_ended = False
         """The provider sends nothing more."""
-        self.sink: Callable[[bytes], bool] | None = None
-        """Given what comes while ``read`` waits. False if ``read`` has to return: there is something to look at."""
+        self.announce: Callable[[], object] | None = None
+        """Called when something has come to be taken, in place of ending the ``wait``."""
         self._library = library
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -193,27 +197,24 @@ class Connection(asyncio.Protocol):
         if self.is_idle:  # nothing was asked
             self.abort()
             return
-        if self.sink is not None and self._waiter is not None and not self._waiter.done():
-            if self._seconds is not None:
-                self._alarm.set(self._loop, self._seconds)
-            if not self.sink(data):
-                self._wake()
-            return
         self._unread.append(data)
         self._unread_bytes += len(data)
         if self._unread_bytes > _MAX_BUFFERED and not self._is_paused:
             self._is_paused = True
             self.transport.pause_reading()
-        self._wake()
+        if self.announce is None:
+            self.wake()
+        elif len(self._unread) == 1:
+            self.announce()
 
     def eof_received(self) -> None:
         self.has_ended = True
-        self._wake()
+        self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.has_ended = True
         self._error = self._error or exc
-        self._wake()
+        self.wake()
         self._may_write.set()
         self._alarm.stop()
         if not self._lost.done():
@@ -257,22 +258,39 @@ class Connection(asyncio.Protocol):
             begun,
         )
 
-    async def read(self) -> bytes | None:
-        """What has come, if need be after a wait; nothing at the end. None if the sink was given what came."""
-        if not self._unread and not self.has_ended:
-            await self._wait()
-            if self.sink is not None and not self._unread:
-                return None
-        if self._unread:
-            data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-            self._unread.clear()
-            self._unread_bytes = 0
-            if self._is_paused:
-                self._resume()
-            return data
+    async def wait(self) -> None:
+        """Waits until something has come, unless that is announced; until all has, or ``wake`` is called."""
+        if self._unread or self.has_ended:
+            return
+        self._waiter = self._loop.create_future()
+        if self._seconds is not None:
+            self._alarm.set(self._loop, self._seconds)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self._alarm.unset()
+
+    def wake(self) -> None:
+        """Ends the wait."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def take(self) -> bytes:
+        """What has come; nothing if there is nothing now."""
+        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+        self._unread.clear()
+        self._unread_bytes = 0
+        if self._is_paused:
+            self._resume()
+        if self._seconds is not None and self._waiter is not None:
+            self._alarm.set(self._loop, self._seconds)
+        return data
+
+    def raise_error(self) -> None:
+        """Raises what has broken the connection, if anything did."""
         if self._error is not None:
             raise self._library.ReadError(str(self._error)) from self._error
-        return b""
 
     def get_extra_info(self, name: str) -> Any:
         """What httpx's users ask of the extension ``network_stream``."""
@@ -333,8 +351,11 @@ class Connection(asyncio.Protocol):
             with self._mapping(h11.RemoteProtocolError, "RemoteProtocolError"):
                 event = http.next_event()
             if event is h11.NEED_DATA:
-                data = begun or await self.read()
+                if not begun:
+                    await self.wait()
+                data = begun or self.take()
                 if not data:
+                    self.raise_error()
                     raise self._library.RemoteProtocolError("Server disconnected without sending a response.")
                 head, end, begun = data.partition(_HEAD_END)
                 http.receive_data(head + end)
@@ -358,23 +379,10 @@ class Connection(asyncio.Protocol):
         self._seconds = seconds
         self._alarm.stop()
 
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        if self._seconds is not None:
-            self._alarm.set(self._loop, self._seconds)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            self._alarm.unset()
-
     def _time_out(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        """What has come and was not taken yet is no silence: ``take`` sets the alarm again."""
+        if self._waiter is not None and not self._waiter.done() and not self._unread:
             self._waiter.set_exception(self._library.ReadTimeout(f"received nothing for {self._seconds} seconds"))
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     @contextmanager
     def _mapping(self, kind: type[Exception], name: str) -> Iterator[None]:

@@ -149,46 +149,49 @@ class DirectStream:
         self._body = head.body
         self._begun = head.begun
         self._is_over = False
-        self._push: Callable[[bytes], bool] | None = None
-        self._content = b""  # to be yielded
+        self._announce: Callable[[], object] | None = None
 
-    def deliver_to(self, push: Callable[[bytes], bool]) -> None:
-        """See ``Delivering``. To be called before iterating."""
-        self._push = push
+    def announce_to(self, announce: Callable[[], object]) -> None:
+        """See ``Announcing``. To be called before iterating."""
+        self._announce = announce
+
+    def take(self) -> bytes:
+        """See ``Announcing``."""
+        if self._body.has_ended():
+            return b""  # what has come after it is nothing of it
+        data = self._connection.take()
+        content = self._body.feed(data) if data else b""
+        if self._body.has_ended():
+            self._connection.wake()
+        return content
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         # No local variable has what came: this frame stands for as long as the stream, and bytes may never come by it.
         body, connection = self._body, self._connection
-        if self._push is not None:
-            connection.sink = self._deliver
         try:
-            self._content += body.begin(self._begun)
-            self._begun = b""
+            if content := body.begin(self._begun):
+                yield content
+            self._begun = content = b""
+            connection.announce = self._announce
             while True:
-                if self._content:
-                    yield self._take_content()
-                if body.error is not None:
-                    raise self._transport.library.RemoteProtocolError(str(body.error)) from body.error
-                if body.is_complete:
-                    return
-                self._feed(await connection.read())
+                if content := self.take() or self._last():
+                    yield content
+                    content = b""
+                elif body.has_ended():
+                    break
+                else:
+                    await connection.wait()
+            if body.error is not None:
+                raise self._transport.library.RemoteProtocolError(str(body.error)) from body.error
         finally:
             self._end()
 
-    def _deliver(self, data: bytes) -> bool:
-        content = self._body.feed(data)
-        if content and self._push is not None and not self._push(content):
-            self._content = content
-            return False
-        return not self._body.is_complete and self._body.error is None
-
-    def _feed(self, data: bytes | None) -> None:
-        if data is not None:
-            self._content += self._body.feed(data) if data else self._body.end()
-
-    def _take_content(self) -> bytes:
-        content, self._content = self._content, b""
-        return content
+    def _last(self) -> bytes:
+        """What there is left where nothing more comes."""
+        if self._body.has_ended() or not self._connection.has_ended:
+            return b""
+        self._connection.raise_error()
+        return self._body.end()
 
     async def aclose(self) -> None:
         self._end()
@@ -196,7 +199,7 @@ class DirectStream:
     def _end(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._connection.sink = None
+            self._connection.announce = None
             is_whole = self._body.is_complete and not self._begun
             self._transport.give_back(self._connection, is_reusable=is_whole and self._body.is_reusable)
 
