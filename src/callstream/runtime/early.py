@@ -539,7 +539,9 @@ class EarlyRuns:
         """An event has made the call what it is now."""
         early = self._runs.get(event.call_id)
         if early is None:
-            policy, own = self._expected.pop(event.call_id, ("never", None))
+            if event.call_id not in self._expected:
+                return
+            policy, own = self._expected.pop(event.call_id)
             tool = own or self._run.engine.tools.get(call.name) if policy != "never" else None
             if tool is None or not starts_early(tool) or call.name in self.held:
                 return
