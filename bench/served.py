@@ -108,12 +108,14 @@ def main() -> None:
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         if options.which in CALLSTREAMS:
+            from callstream.gateway.settings import GATHER_SECONDS
             from callstream.journal import open_journal
             from callstream.server.serving import serve
 
             sessions = None if options.which == "callstream" else f"{folder}/sessions.db"
             url = options.journal or f"sqlite:///{folder}/calls.db"
-            gathering = {} if options.gather is None else {"gather_seconds": options.gather / 1000}
+            own = {"gather_seconds": GATHER_SECONDS} if options.which == "gateway" else {}  # as `callstream gateway`
+            gathering = own if options.gather is None else {"gather_seconds": options.gather / 1000}
             journal = open_journal(url, **gathering)
             if options.which == "gateway":
                 app = gateway_app(options.provider, journal)

@@ -77,6 +77,7 @@ def add_to(commands: Commands) -> None:
 
 async def gateway(options: argparse.Namespace, out: Printer) -> int:
     from callstream.gateway import GatewaySettings, create_gateway
+    from callstream.gateway.settings import GATHER_SECONDS
     from callstream.journal import open_journal
 
     out = set_up_logs(options, out)
@@ -95,9 +96,9 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     settings = GatewaySettings(linger=options.linger)
     # What clients may come back for goes when its run is compacted.
     housekeeping = housekeeping_of(options, compact_after=settings.window)
-    callstream = Callstream(
-        open_journal(url, housekeeping=housekeeping, archive=archive_address(options)), guards=guards
-    )
+    archive = archive_address(options)
+    journal = open_journal(url, gather_seconds=GATHER_SECONDS, housekeeping=housekeeping, archive=archive)
+    callstream = Callstream(journal, guards=guards)
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
     known = {"anthropic": "anthropic", "openai": "openai/v1", "gemini": "gemini"}

@@ -526,17 +526,13 @@ class _Delivery(Response):
         await send({"type": "http.response.start", "status": answer.status, "headers": raw})
 
         def push(data: bytes) -> bool:
-            if connection is None or not connection.is_free:
+            nonlocal sent
+            if connection is None or leaving.done() or not connection.is_free:
                 return False
             connection.write(data)
-            arrived(data)
+            sent += len(data)
+            answer.arrived = max(answer.arrived, sent)
             return True
-
-        def arrived(data: bytes) -> None:
-            nonlocal sent
-            if not leaving.done():  # a server pretends to send to a connection that is lost
-                sent += len(data)
-                answer.arrived = max(answer.arrived, sent)
 
         has_length = any(name.lower() == "content-length" for name, _ in kept)
         async with aclosing(answer.read(self._offset, None if has_length else push)) as chunks:
@@ -546,7 +542,9 @@ class _Delivery(Response):
                     piece = data[start : start + _PIECE]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     self._is_sending = self._is_stuck = False
-                    arrived(piece)
+                    if not leaving.done():  # a server pretends to send to a connection that is lost
+                        sent += len(piece)
+                        answer.arrived = max(answer.arrived, sent)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

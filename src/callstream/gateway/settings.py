@@ -12,6 +12,10 @@ import msgspec
 from callstream.errors import UsageError
 from callstream.wire import provider_at
 
+GATHER_SECONDS: Final = 0.03
+"""For which deltas of several streams gather in the journal of ``callstream gateway``. A gateway has more of them than a
+server of agents, little else to do, and readers that are programs: the CPU counts for more than some milliseconds."""
+
 # -- upstreams: a fixed list, by the first part of the path, and no URL of a client's ----------------------------------
 
 
