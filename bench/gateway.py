@@ -3,7 +3,7 @@
 Streams of Anthropic's wire, each at the pace of a real model, through one process on a core of its own; the model and the
 clients share the other. The CPU time is that of the gateway's process. The latency is from the model's write to the client's
 read, for Callstream with every delta in the journal before it is passed on. While several runs write, the journal lets what
-they bring gather for 30 ms, which saves CPU and costs latency: *gathers nothing* is Callstream without that.
+they bring gather for 40 ms, which saves CPU and costs latency: *gathers nothing* is Callstream without that.
 
 LiteLLM has an environment of its own, which ``make .venv-litellm-proxy/.installed`` makes; without it, it is left out.
 """

@@ -12,7 +12,7 @@ import msgspec
 from callstream.errors import UsageError
 from callstream.wire import provider_at
 
-GATHER_SECONDS: Final = 0.03
+GATHER_SECONDS: Final = 0.04
 """For which deltas of several streams gather in the journal of ``callstream gateway``. A gateway has more of them than a
 server of agents, little else to do, and readers that are programs: the CPU counts for more than some milliseconds."""
 

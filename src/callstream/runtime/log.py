@@ -196,7 +196,7 @@ class TextMeter:
         """Counts the events that fit and returns them, with the limit that the next one would break, if there is one."""
         for number, event in enumerate(events):
             if isinstance(event, _PIECES):
-                self._count(event, _size(event.text))
+                self._count(event, 1)
                 if self.total > self._bound and (error := self._excess(event)) is not None:
                     self.take_back([event])
                     return events[:number], error
@@ -206,9 +206,11 @@ class TextMeter:
         """These were counted, and have not been kept."""
         for event in events:
             if isinstance(event, _PIECES):
-                self._count(event, -_size(event.text))
+                self._count(event, -1)
 
-    def _count(self, event: _Piece, size: int) -> None:
+    def _count(self, event: _Piece, sign: int) -> None:
+        text = event.text
+        size = sign * (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")))
         self.total += size
         if type(event) is ArgsAppended:
             self._by_call[event.call_id] = self._by_call.get(event.call_id, 0) + size
@@ -223,10 +225,6 @@ class TextMeter:
         if most is not None and self.total > most:
             return LimitExceeded(f"the model wrote more than {most} bytes in this run", "max_run_bytes")
         return None
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _stricter(one: int | None, other: int | None) -> int | None:

@@ -104,6 +104,7 @@ class TappedBody:
         self._has_heard = False  # it has something to be taken
         self._close_source = close_source
         self._response = response
+        self._schedule_in_run = response.run.schedule
         self._collapser = collapser
         self._forwards_rejected = forwards_rejected
         self._waits_for_hooks = waits_for_hooks
@@ -287,7 +288,7 @@ class TappedBody:
 
     def _schedule(self) -> None:
         self._is_due = True
-        self._response.run.schedule(self._step)
+        self._schedule_in_run(self._step)
 
     def _step(self) -> None:
         """Reads what is here. Nothing is being recorded."""
