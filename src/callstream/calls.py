@@ -371,6 +371,7 @@ class Ledger:
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(used)
         self.any_discarded = False
+        """Whether there may still come pieces that do not count."""
         self._calls: dict[str, Call] = {}
         self._texts: dict[str, _OwnText | _LentText] = {}
 
