@@ -56,7 +56,7 @@ class Program(NamedTuple):
 
 
 def _claude(base_url: str, prompt: str) -> list[str]:
-    binary = FOLDER / "node_modules/@anthropic-ai/claude-code-linux-x64/claude"
+    binary = next(FOLDER.glob("node_modules/@anthropic-ai/claude-code-*/claude"))  # npm installs that of this machine
     return [str(binary), "-p", prompt, "--allowedTools", "Bash,Task,Agent"]
 
 
