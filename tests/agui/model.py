@@ -19,7 +19,7 @@ from callstream.errors import UsageError
 from callstream.jsontext.patch import apply_patch
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(Event)
-_QUESTIONS = ("adk_request_confirmation", "adk_request_credential")
+_QUESTIONS = ("adk_request_confirmation", "adk_request_credential", "adk_request_input")
 
 
 def as_json(event: AguiEvent) -> dict[str, Any]:

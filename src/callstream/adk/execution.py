@@ -284,7 +284,7 @@ class Execution:
         run, speaker = invocation.run, Speaker.of(event)
         if invocation.find_call(speaker, question.id or "") is not None:
             return  # the model's own: google-adk has a tool with which a model asks
-        paused = invocation.find_call(speaker, paused_call_id(question))
+        paused = invocation.find_call(speaker, paused_call_id(question)) or self._around(invocation, event)
         about = None if paused is None else paused.call_id
         if run.keeping is not None:
             await run.keeping.name_question(f"{question.name} {about}", partial(_rename, event, question))
@@ -302,6 +302,14 @@ class Execution:
         invocation.known_calls.bind(speaker, named, call_id)
         await run.await_answer(call_id, question_in(question, about))
 
+    def _around(self, invocation: Invocation, event: Event) -> Call | None:
+        """The innermost call whose tool is a Workflow with the node that asks. A branch names tools and their calls."""
+        named = [part.partition("@")[2] for part in (event.branch or "").split(".")]
+        around = {call.wire_id: call for call in invocation.calls() if call.state is CallState.EXECUTING}
+        found = [around[wire_id] for wire_id in named if wire_id in around]
+        invocation.asked_within |= {call.call_id for call in found}
+        return found[-1] if found else None
+
     async def finish_unasked(self, invocation: Invocation, *speakers: Speaker) -> None:
         """Ends calls whose tools asked, but whose questions google-adk has not put, of these speakers or of all.
 
@@ -317,6 +325,12 @@ class Execution:
                 await invocation.run.await_answer(call_id)
             else:
                 await self._finish(invocation, invocation.run.call(call_id), asking.response)
+
+    async def pause_interrupted(self, invocation: Invocation) -> None:
+        """A Workflow that is a tool, and in which a node has asked a person, has not ended: it goes on with the answer."""
+        for call in invocation.calls():
+            if call.state is CallState.EXECUTING and call.call_id in invocation.asked_within:
+                await invocation.run.await_answer(call.call_id, is_paused=True)
 
     async def fail_raised(self, invocation: Invocation) -> None:
         """Nobody made a result of what these tools raised."""

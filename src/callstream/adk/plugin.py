@@ -238,6 +238,7 @@ class CallstreamPlugin(BasePlugin):
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
             await self._execution.finish_unasked(invocation)
+            await self._execution.pause_interrupted(invocation)
             await self._execution.fail_unanswerable(invocation)
         if invocation.owns_run:
             await invocation.run.end(error)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.adk.apps import App
+from google.adk.apps.app import ResumabilityConfig
+from google.adk.events.event import Event
 from google.adk.events.request_input import RequestInput
-from google.adk.workflow import START, FunctionNode, Workflow
+from google.adk.workflow import START, FunctionNode, Workflow, node
 
 from callstream import Callstream
+from callstream.adk import ADKAgent
 from callstream.calls import CallState
 from callstream.testing import Finish, ToolCall
 from tests.adk.hosting import Host, Models, agent_of, function_calls_in, scripted
@@ -88,8 +92,6 @@ async def test_workflow_asks_again_under_the_same_id(cs: Callstream) -> None:
         yield RequestInput(interrupt_id="again", message=f"Round {len(said) + 1}?")
 
     def judge(node_input: Any) -> Any:
-        from google.adk.events.event import Event
-
         said.append(node_input)
         return Event(route="ask" if len(said) < 2 else "end")
 
@@ -136,6 +138,40 @@ async def test_workflow_asks_two_at_once(cs: Callstream) -> None:
     await client.answer({"left": "l"})
     assert heard == {"left": "l", "right": "r"}
     assert sorted(call.call_id for call in await cs.journal.calls()) == ["left", "right"]
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_workflow_that_is_a_tool_asks(resumable: bool, cs: Callstream, models: Models) -> None:
+    """Its call has neither failed nor to be made again: the result follows the answer, under the same id."""
+
+    @node(rerun_on_resume=True)
+    async def ask(ctx: Any, node_input: Any) -> Any:
+        if "color" in ctx.resume_inputs:
+            yield Event(output="painted")
+        else:
+            yield RequestInput(interrupt_id="color", message="Which color?")
+
+    painting = Workflow(name="paint", description="Paints.", input_schema=str, edges=[(START, ask)])
+    async with scripted("gemini", [[ToolCall("paint", {"request": "x"}), Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), painting)
+        config = ResumabilityConfig(is_resumable=True) if resumable else None
+        app = App(name="app", root_agent=root, resumability_config=config)
+        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs))
+        events = await client.send()
+        assert "TOOL_CALL_RESULT" not in kinds(events)
+        assert client.pending() == ["color"]
+        [made] = [call["id"] for call in client.calls() if call["name"] == "paint"]
+        [asked] = [call["args"] for call in client.calls() if call["name"] == "adk_request_input"]
+        assert asked["functionCallId"] == made
+        await client.answer({"color": "red"})
+        assert client.text() == "Done."
+        assert client.calls() == [], "none begins anew"
+    results = [event for event in client.events if event["type"] == "TOOL_CALL_RESULT"]
+    assert [(event["toolCallId"], event["content"]) for event in results] == [(made, '{"result":"painted"}')]
+    assert [(call.name, call.state) for call in await cs.journal.calls()] == [
+        ("paint", CallState.COMPLETED),
+        ("adk_request_input", CallState.COMPLETED),
+    ]
 
 
 # -- with the plugin in a runner of one's own --
