@@ -56,6 +56,24 @@ async def test_rubbish_fails_its_run_which_can_still_be_read(cs: Callstream, rub
             assert (await joined.all())[-1]["type"] == "RUN_ERROR"
 
 
+async def test_what_a_client_brings_to_a_new_thread_is_its_past(cs: Callstream) -> None:
+    """For clients that join it; what is sent along later is in the thread's runs."""
+    said = {"type": "TEXT_MESSAGE_CHUNK", "messageId": "a2", "delta": "Two."}
+    brought = [
+        {"id": "u1", "role": "user", "content": "one"},
+        {"id": "a1", "role": "assistant", "content": "One.", "metadata": {"mine": 1}},
+    ]
+    async with served(Scripted([said]), callstream=cs) as server:
+        for again in ([], [{"id": "a2", "role": "assistant", "content": "Two."}]):
+            messages = [*brought, *again, {"id": f"u{2 + len(again)}", "role": "user", "content": "two"}]
+            await ran(server, messages=messages)
+        async with server.connect() as joined:
+            events = await joined.all()
+    [shown] = [event["messages"] for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
+    assert [message["id"] for message in shown] == ["u1", "a1", "u2", "a2", "u3"]
+    assert shown[1] == {"id": "a1", "role": "assistant", "content": "One."}
+
+
 async def test_run_error_of_an_agent_fails_its_run(cs: Callstream) -> None:
     error = {"type": "RUN_ERROR", "message": "out of paper", "code": "paper"}
     async with served(Scripted([HELLO, error, *call("c0")]), callstream=cs) as server:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Self, Unpack
 from weakref import WeakKeyDictionary
 
-from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage, UserMessage
+from ag_ui.core import BaseEvent, Message, RunAgentInput, ToolMessage, UserMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps import App
@@ -42,10 +42,10 @@ from callstream.adk.resuming import KeptSession, ResumedSessions
 from callstream.adk.services import shielded
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.tapping import client_toolsets, server_tools, structured_agents, tap_tree
-from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, public_state, split
+from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, passed_over, public_state, split
 from callstream.agui import Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
-from callstream.agui.messages import digest_of, since_spoken
+from callstream.agui.messages import as_history, digest_of, since_spoken
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
@@ -77,7 +77,8 @@ class _TurnDirectory(Directory):
 class _ClientTurn:
     """What a client brings to a thread, with what the journal and google-adk have of it, which are read once.
 
-    The request is refused by it, and the run begins by it. ``heard``: see ``ADKAgent._heard``.
+    The request is refused by it, and the run begins by it. ``heard``: see ``ADKAgent._heard``. ``history``: what it has of a
+    conversation that began elsewhere.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class _ClientTurn:
         self.directory = directory
         self.runs: Sequence[RunRow] = ()
         self.heard: frozenset[str] = frozenset()
+        self.history: Sequence[Message] = ()
         self._find_session = find_session
         self._session: Session | None = None
         self._has_session = False
@@ -102,6 +104,9 @@ class _ClientTurn:
             self._session = await self._find_session()
             self._has_session = True
         return self._session
+
+    def new_session(self) -> Session:
+        return Session(id=self.given.thread_id, app_name=self.app_name, user_id=self.user_id)
 
     async def credentials(self) -> set[str]:
         """The ids by which the client answers calls with a credential."""
@@ -305,7 +310,7 @@ class ADKAgent:
         credentials = await turn.credentials()
         began = time.time()
         run = await self.callstream.begin(
-            RunStarted(given.thread_id, user_id, self._input_to_keep(given, credentials), exclusive),
+            RunStarted(given.thread_id, user_id, self._input_to_keep(turn, credentials), exclusive),
             given.run_id,
             kept=self._all_input(given, turn.heard) if self._can_keep and not credentials else None,
             as_current=False,
@@ -387,6 +392,7 @@ class ADKAgent:
             turn.runs = await journal.runs(thread_id=given.thread_id, principal=turn.user_id)
         turn.directory.own_runs = frozenset(row.run_id for row in turn.runs)
         turn.heard = await self._heard(turn)
+        await self._look_for_history(turn)
         return turn
 
     async def _import(self, turn: _ClientTurn, runs: Sequence[RunRow] | None = None) -> bool:
@@ -431,13 +437,30 @@ class ADKAgent:
         events = [record.event for record in await journal.read_whole([row.run_id for row in rows])]
         return frozenset(said & {event.message_id for event in events if isinstance(event, MessageReceived)})
 
+    async def _look_for_history(self, turn: _ClientTurn) -> None:
+        """Finds what the client brings to a thread that is new here, and with which the session will begin.
+
+        An answer in it after which a person has said something is a part of it.
+        """
+        journal, messages = self.callstream.journal, turn.given.messages
+        if not self._settings["seed_first_run_history"] or len(since_spoken(messages)) == len(messages):
+            return
+        if await self._has_run(turn, turn.runs) or await journal.has_forgotten(turn.given.thread_id, turn.user_id):
+            return
+        try:
+            session = await turn.session()
+        except Exception:  # noqa: BLE001  # the run meets it again and fails by it
+            return
+        if session is None or not session.events:
+            turn.heard = passed_over(messages)
+            turn.history, _ = split(messages, session or turn.new_session(), turn.heard)
+
     async def _check_answers(self, turn: _ClientTurn) -> None:
         # The last message need not be a result: clients put one beside its call, before what the model has said since.
         given = turn.given
         if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
             return
-        session = await turn.session()
-        session = session or Session(id=given.thread_id, app_name=turn.app_name, user_id=turn.user_id)
+        session = await turn.session() or turn.new_session()
         past, new = split(given.messages, session, turn.heard)
         if not any(isinstance(message, UserMessage) for message in new):
             await check_answers(turn.directory, session, self.root_agent, list(answers_in(given, new)), past)
@@ -445,9 +468,12 @@ class ADKAgent:
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""
         messages = given.messages if given is not None else ()
-        answered = frozenset(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
+        answered, known = (
+            frozenset(message.tool_call_id for message in some if isinstance(message, ToolMessage))
+            for some in (messages, since_spoken(messages))
+        )
         streams = self._settings["streaming_function_call_arguments"]
-        return Presentation(self._predictions, streams_arguments=streams, answered=answered)
+        return Presentation(self._predictions, streams_arguments=streams, answered=answered, known=known)
 
     @property
     def name(self) -> str:
@@ -464,12 +490,14 @@ class ADKAgent:
             nested=self._settings["show_nested_agents"],
         )
 
-    def _input_to_keep(self, given: RunAgentInput, credentials: set[str]) -> dict[str, Any]:
-        """What of its input a run keeps: the messages since the model's last, since the others are in the runs before.
+    def _input_to_keep(self, turn: _ClientTurn, credentials: set[str]) -> dict[str, Any]:
+        """What of its input a run keeps: the messages since the model's last, since the others are in the runs before; where
+        there are none, those too.
 
         And the app's name, and the names of the client's tools, as the model knows them. Answers to calls for
         ``credentials`` are left out.
         """
+        given = turn.given
         since = [
             message
             for message in since_spoken(given.messages)
@@ -480,6 +508,8 @@ class ADKAgent:
             "digest": digest_of(given),
             "app": self.app_of(given),
         }
+        if turn.history:
+            kept["history"] = as_history(turn.history)
         names = [tool.name for tool in given.tools or ()]
         if names:
             if not self._toolsets and isinstance(self.root_agent, BaseAgent):
@@ -588,6 +618,12 @@ class ADKAgent:
 
         Active runs are handed over to another process if one can go on with them; others are stopped.
         """
+        await self.rest()
+        if self.owns_callstream:
+            await self.callstream.aclose()
+
+    async def rest(self) -> None:
+        """The same without the Callstream: the next run opens toolsets and plugins again."""
         self._closings += 1
         if (driver := self._drivers.get(asyncio.get_running_loop())) is not None:
             await driver.hand_over("closed")
@@ -598,8 +634,6 @@ class ADKAgent:
         for runner in self._runners.values():
             await runner.close()
         self._runners.clear()
-        if self.owns_callstream:
-            await self.callstream.aclose()
 
 
 def _for_client(given: RunAgentInput, events: list[ShownEvent]) -> list[ShownEvent]:

@@ -40,6 +40,7 @@ from callstream.adk.resuming import keep_session
 from callstream.adk.settings import AgentOptions
 from callstream.adk.threads import (
     CONTEXT_KEY,
+    RESUMED_KEY,
     SharedState,
     Threads,
     accept_state,
@@ -249,6 +250,8 @@ class AgentRun:
         }
         if self._input.context:
             changes[CONTEXT_KEY] = _describe_context(self._input)
+        if session.state.get(RESUMED_KEY):
+            changes[RESUMED_KEY] = None  # else a program that goes back to ag_ui_adk would resume that one
         # An event carries what is new alone, else a long thread's events would repeat its whole account.
         state = session.state
         return {key: value for key, value in changes.items() if key not in state or state[key] != value}

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from ag_ui.core import Message, RunAgentInput, ToolMessage
+from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.parallel_agent import ParallelAgent
@@ -219,12 +219,15 @@ async def check_answers(
     """
     in_session, rewound = SessionCalls(session), rewound_calls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
-    is_known = bool(past) and not session.events
-    if (
-        answers
-        and not is_known
-        and not [each for each in named if in_session.named(each) or await directory.find(each)]
-    ):
+    brought = {
+        call.id
+        for message in (past if not session.events else ())
+        if isinstance(message, AssistantMessage)
+        for call in message.tool_calls or ()
+    }
+    if answers and not [
+        each for each in named if each in brought or in_session.named(each) or await directory.find(each)
+    ]:
         raise AnswerRefused(answers[0].named, f"No call {answers[0].named} awaits an answer in this thread.")
     for answer in answers:
         call = await directory.find(id_in_session(session, answer.named))

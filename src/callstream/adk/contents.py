@@ -108,8 +108,16 @@ def response_part(answer: ClientAnswer, function_call: types.FunctionCall) -> ty
     )
 
 
-def history_event(message: Message, author: str, names: dict[str, str]) -> Event | None:
-    """A message of a conversation that began elsewhere, as a session keeps it. ``names``: of tools, by call."""
+def history_events(messages: Iterable[Message], author: str) -> Iterator[tuple[Message, Event]]:
+    """The messages of a conversation that began elsewhere, as a session keeps them. It does not keep all kinds."""
+    names: dict[str, str] = {}  # of tools, by call
+    for message in messages:
+        event = _history_event(message, author, names)
+        if event is not None:
+            yield message, event
+
+
+def _history_event(message: Message, author: str, names: dict[str, str]) -> Event | None:
     match message:
         case UserMessage(content=content):
             return _event("user", "user", parts_of(content))
@@ -151,7 +159,11 @@ def _messages(event: Event) -> Iterator[dict[str, Any]]:
     parts = list(event.content.parts or ()) if event.content is not None else []
     text = "".join(part.text for part in parts if part.text and not part.thought)
     thought = "".join(part.text for part in parts if part.text and part.thought)
-    calls = [call for call in event.get_function_calls() if call.name not in HOST_QUESTIONS]
+    calls = [
+        (call, call.id or f"{event.id}-{place}")
+        for place, call in enumerate(event.get_function_calls())
+        if call.name not in HOST_QUESTIONS
+    ]
     if event.author == "user":
         attached = [media for part in parts if (media := _attached(part)) is not None]
         said = [{"type": "text", "text": text}] if text else []
@@ -163,7 +175,7 @@ def _messages(event: Event) -> Iterator[dict[str, Any]]:
         if text or calls:
             yield _assistant(event, text, calls)
     for response in event.get_function_responses():
-        if response.name not in HOST_QUESTIONS:
+        if response.name not in HOST_QUESTIONS and response.id:
             result = json.dumps(response.response, ensure_ascii=False)
             yield {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": result}
 
@@ -182,7 +194,7 @@ def _attached(part: types.Part) -> dict[str, Any] | None:
     return {"type": family if family in ("image", "audio", "video") else "document", "source": source}
 
 
-def _assistant(event: Event, text: str, calls: Iterable[types.FunctionCall]) -> dict[str, Any]:
+def _assistant(event: Event, text: str, calls: Iterable[tuple[types.FunctionCall, str]]) -> dict[str, Any]:
     made: dict[str, Any] = {"id": event.id, "role": "assistant"}
     if event.author and event.author != "model":
         made["name"] = event.author
@@ -190,10 +202,10 @@ def _assistant(event: Event, text: str, calls: Iterable[types.FunctionCall]) -> 
         made["content"] = text
     shown = [
         {
-            "id": call.id,
+            "id": call_id,
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(call.args or {}, ensure_ascii=False)},
         }
-        for call in calls
+        for call, call_id in calls
     ]
     return {**made, "toolCalls": shown} if shown else made

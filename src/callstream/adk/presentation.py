@@ -87,7 +87,8 @@ _LOOKED_AT: Final = frozenset({ToolCallArgs, ToolCallStart, MessagesSnapshot, To
 
 
 class Presentation:
-    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it.
+    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it. ``known``:
+    those that it answers now, and so knows: one from elsewhere is taken into the run, which is not its beginning.
 
     The result of a tool whose changes the client's user has to confirm is held back: the client shows the changes
     already, and a result says that they are made.
@@ -95,8 +96,16 @@ class Presentation:
 
     _announced: frozenset[str] = frozenset()
 
-    def __init__(self, predictions: Predictions, *, streams_arguments: bool, answered: frozenset[str]) -> None:
+    def __init__(
+        self,
+        predictions: Predictions,
+        *,
+        streams_arguments: bool,
+        answered: frozenset[str],
+        known: frozenset[str] = frozenset(),
+    ) -> None:
         self._held_back = set(answered)
+        self._known = known
         self._predictions = predictions
         self._streams = streams_arguments
         self._held: dict[str, list[str]] = {}
@@ -106,6 +115,8 @@ class Presentation:
         for event in events:
             if type(event) not in _LOOKED_AT:
                 pass
+            elif isinstance(event, ToolCallStart | ToolCallArgs | ToolCallEnd) and event.tool_call_id in self._known:
+                continue
             elif isinstance(event, ToolCallArgs):
                 if not self._streams:
                     self._held.setdefault(event.tool_call_id, []).append(event.delta)
@@ -190,7 +201,8 @@ class AgentStream:
         try:
             run_id = await begin()
         except TooMany as full:
-            yield _refusal("too_many_runs", f"There are {full.most} runs already; try again later.")
+            why = f"There are {full.most} runs already; try again later." if full.most else "No runs are taken here."
+            yield _refusal("too_many_runs", why)
             return
         except AnswerRefused as refused:
             yield _refusal("answer_refused", str(refused))

@@ -34,7 +34,7 @@ from google.adk.sessions.session import Session
 from google.genai.errors import ClientError
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.contents import history_event
+from callstream.adk.contents import history_events
 from callstream.agui.messages import since_spoken
 from callstream.calls import CallState
 from callstream.errors import CallstreamError
@@ -53,6 +53,8 @@ CONFIRMATIONS_KEY: Final = "_ag_ui_pending_confirm_changes"
 """Which questions about predicted state are open."""
 PENDING_KEY: Final = "pending_tool_calls"
 """Which calls await an answer of the client, by the ids that it knows."""
+RESUMED_KEY: Final = "_ag_ui_invocation_id"
+"""Which invocation ag_ui_adk resumes with the next answer. Here google-adk finds it by the call."""
 RENAMED_KEY: Final = "lro_tool_call_id_remap"
 """The calls that the client knows under another id than google-adk: that id, by the client's."""
 OTHERS_KEYS: Final = frozenset({RENAMED_KEY, PENDING_KEY})
@@ -201,6 +203,7 @@ class Threads:
         self.service = service
         self._thread_is_session = thread_is_session is not False
         self._may_be_refused = thread_is_session is None
+        self._cannot_list = False
         self._session_ids: dict[tuple[str, str, str], str] = {}
 
     async def find(self, app_name: str, user_id: str, thread_id: str) -> Session | None:
@@ -215,10 +218,12 @@ class Threads:
             found = await self._session(app_name, user_id, known or thread_id)
             if found is not None and _is_marked(found, app_name, thread_id, or_not_at_all=known is not None):
                 return found
-        listed = (await self.service.list_sessions(app_name=app_name, user_id=user_id)).sessions
-        marked = next((each.id for each in listed if _is_marked(each, app_name, thread_id)), None)
-        if marked is not None or (found is None and any(each.id == thread_id for each in listed)):
-            session_id = marked or thread_id
+        listed = await self._listed(app_name, user_id)
+        marked = [each.id for each in listed if _is_marked(each, app_name, thread_id)]
+        if marked or (found is None and any(each.id == thread_id for each in listed)):
+            session_id = marked[0] if marked else thread_id
+            if len(marked) > 1:
+                logger.warning("thread %s has several sessions, of which the first is used: %s", thread_id, marked)
             found = await self.service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
         if found is None or not _is_marked(found, app_name, thread_id, or_not_at_all=True):
             return None
@@ -249,6 +254,17 @@ class Threads:
             if not self._may_be_refused:
                 raise
             return None
+
+    async def _listed(self, app_name: str, user_id: str) -> Sequence[Session]:
+        """A service need not be able to list: its sessions are found by their threads' ids then."""
+        try:
+            return (await self.service.list_sessions(app_name=app_name, user_id=user_id)).sessions
+        except NotImplementedError:
+            if not self._cannot_list:
+                self._cannot_list = True
+                service = self.service.__class__.__name__
+                logger.warning("%s cannot list sessions: those with ids of its own are not found again", service)
+            return ()
 
     async def _create(self, create: Callable[..., Awaitable[Session]], thread_id: str) -> Session:
         """A session with the thread's id. Some services give ids of their own, and no property of theirs says so."""
@@ -289,11 +305,8 @@ class Threads:
 
     async def seed(self, session: Session, messages: Iterable[Message], author: str) -> None:
         """Gives a new session the history of a conversation that began elsewhere."""
-        names: dict[str, str] = {}
-        for message in messages:
-            event = history_event(message, author, names)
-            if event is not None:
-                await self.service.append_event(session, event)
+        for _, event in history_events(messages, author):
+            await self.service.append_event(session, event)
 
 
 def _is_marked(session: Session, app_name: str, thread_id: str, *, or_not_at_all: bool = False) -> bool:
@@ -301,6 +314,12 @@ def _is_marked(session: Session, app_name: str, thread_id: str, *, or_not_at_all
     thread = session.state.get(THREAD_KEY)
     is_the_apps = session.state.get(APP_KEY) in (None, app_name)
     return is_the_apps and (thread == thread_id or (or_not_at_all and thread is None))
+
+
+def passed_over(messages: Sequence[Message]) -> frozenset[str]:
+    """The ids of answers after which a person has said something: in a conversation from elsewhere, these are its past."""
+    said = [number for number, message in enumerate(messages) if isinstance(message, UserMessage)]
+    return frozenset(message.id for message in messages[: max(said, default=0)] if isinstance(message, ToolMessage))
 
 
 def split(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from weakref import WeakSet
 
 from ag_ui.core import RunAgentInput, RunErrorEvent
 from ag_ui.encoder import EventEncoder
@@ -105,6 +106,7 @@ class Endpoint:
             heartbeat_seconds=heartbeat_seconds,
         )
         self._pulse = Pulse(self._settings)
+        self._agents = WeakSet([agent])
         self._servers: dict[int, tuple[ADKAgent, _AgentServer]] = {}
 
     def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
@@ -116,6 +118,23 @@ class Endpoint:
         app.post("/agents/state", response_model=None, **guarded)(self.thread_state)
         app.post(f"{below}/threads/{{thread_id:path}}/connect", response_model=None, **guarded)(self.connect)
         app.post(f"{below}/runs/{{run_id:path}}/stop", response_model=None, **guarded)(self.stop)
+        self._end_with(app.router if isinstance(app, FastAPI) else app)
+
+    def _end_with(self, router: APIRouter) -> None:
+        """When the app ends, so do the agent's runs, and its toolsets and plugins are closed."""
+        lifespan = router.lifespan_context
+
+        @asynccontextmanager
+        async def with_agent(app: Any) -> AsyncIterator[Any]:
+            async with lifespan(app) as state:
+                try:
+                    yield state
+                finally:
+                    for agent in list(self._agents):
+                        if isinstance(agent, ADKAgent):  # and not a program's wrapper
+                            await agent.rest()
+
+        router.lifespan_context = with_agent
 
     # -- the routes: FastAPI reads their signatures, and names the operations after them --
 
@@ -186,6 +205,8 @@ class Endpoint:
         chosen = self._resolver(request, given) if self._resolver is not None else None
         if inspect.isawaitable(chosen):
             chosen = await chosen
+        if chosen is not None:
+            self._agents.add(chosen)
         return chosen or self._agent, given
 
     def _server(self, agent: ADKAgent) -> _AgentServer:

@@ -22,6 +22,7 @@ from callstream.agui.messages import (
     SystemMessage,
     ToolMessage,
     UserMessage,
+    brought,
     subagent_run_id,
 )
 from callstream.agui.translator import TOOL_PROGRESS, View, result_text
@@ -55,6 +56,7 @@ class Layout:
         self.known: set[str] = set()
         self.late: list[ToolCallResult] = []
         self.left_out: set[str] = set()
+        self._brought: set[str] = set()  # calls in a history that a client brought
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -67,10 +69,16 @@ class Layout:
         layout._owners = self._owners.copy()
         layout.known = self.known.copy()
         layout.late = self.late.copy()
+        layout._brought = self._brought.copy()
         return layout
 
     def add(self, run: RunView, *, before: int | None = None) -> None:
         """Puts in what a run has said. ``before``: what began with that record or later is left out, with its results."""
+        for message in brought(run.input):
+            if message.id not in self._places:
+                self.known.add(message.id)
+                self._put(message)
+                self._brought |= {call.id for call in _calls_of(message)}
         placed: list[_Placed] = []
         for seq, message in RunInput(run.run_id, run.input).messages(run):
             if message.id not in self.known:
@@ -88,8 +96,7 @@ class Layout:
             elif before is None or seq < before or isinstance(each, _INPUT):
                 self._put(each)
             else:
-                calls = each.tool_calls or () if isinstance(each, AssistantMessage) else ()
-                self.left_out |= {each.id, *(call.id for call in calls)}
+                self.left_out |= {each.id, *(call.id for call in _calls_of(each))}
 
     def _add_message(self, message: MessageView, placed: list[_Placed]) -> None:
         reasoning = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"]
@@ -127,15 +134,21 @@ class Layout:
         )
 
     def _put(self, message: Message) -> None:
+        if isinstance(message, AssistantMessage) and not self._brought.isdisjoint(
+            call.id for call in _calls_of(message)
+        ):
+            new = tuple(call for call in _calls_of(message) if call.id not in self._brought)
+            if not new and not message.content:
+                return  # the run has taken such a call in, to answer it
+            message = msgspec.structs.replace(message, tool_calls=new or None)
         place = self._places.get(message.id)
         if place is None or isinstance(message, _INPUT):
             place = self._places[message.id] = len(self._groups)
             self._groups.append([message])
         else:
             self._groups[place][0] = _continued(self._groups[place][0], message)
-        if isinstance(message, AssistantMessage):
-            for call in message.tool_calls or ():
-                self._owners[call.id] = place
+        for call in _calls_of(message):
+            self._owners[call.id] = place
 
     def _put_result(self, result: ToolCallResult) -> None:
         message = ToolMessage(
@@ -223,6 +236,10 @@ def _activity(call: CallView | AnswerView, name: str | None) -> ActivityMessage:
 
 def _agent_of(call: CallView | AnswerView) -> str | None:
     return subagent_run_id(call.within) if isinstance(call, CallView) and call.within is not None else None
+
+
+def _calls_of(message: Message) -> tuple[MessageToolCall, ...]:
+    return (message.tool_calls or ()) if isinstance(message, AssistantMessage) else ()
 
 
 class RunInput:

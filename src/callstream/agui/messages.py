@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -128,6 +129,8 @@ class _Input(Protocol):
     def model_dump(self, *, by_alias: bool) -> dict[str, Any]: ...
 
 
+_SPOKEN: Final = frozenset({"user", "assistant", "tool", "reasoning"})
+
 MessageT = TypeVar("MessageT", bound=_AnyMessage)
 
 
@@ -135,6 +138,22 @@ def since_spoken(messages: Sequence[MessageT]) -> list[MessageT]:
     """The messages since the model's last. Those before are in the thread's earlier runs."""
     spoken = [number for number, message in enumerate(messages, start=1) if message.role == "assistant"]
     return list(messages[spoken[-1] if spoken else 0 :])
+
+
+def as_history(messages: Iterable[Any]) -> list[dict[str, Any]]:
+    """AG-UI's messages of a conversation that began elsewhere, as the input of the first run has them: under ``history``."""
+    kept = (message for message in messages if message.role in _SPOKEN)
+    own = {"metadata": True, "tool_calls": {"__all__": {"metadata"}}}
+    return [message.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=own) for message in kept]
+
+
+def brought(run_input: Any) -> Iterator[Message]:
+    """The messages of such a conversation. One that AG-UI does not know is left out."""
+    match run_input:
+        case {"history": list(messages)}:
+            for message in messages:
+                with suppress(msgspec.ValidationError):
+                    yield msgspec.convert(message, Message)
 
 
 def digest_of(run_input: _Input) -> str:

@@ -20,7 +20,7 @@ from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
 from pydantic import BaseModel
 
 from callstream.agui import Reader, View, for_older_client
-from callstream.agui.messages import CANCELLED, digest_of, result_value, since_spoken
+from callstream.agui.messages import CANCELLED, as_history, digest_of, result_value, since_spoken
 from callstream.calls import CallState
 from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError
@@ -187,13 +187,15 @@ class FunctionHost:
         return _AsItIs()
 
     async def begin(self, run_input: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun:
-        kept = {
-            "messages": [
-                message.model_dump(mode="json", by_alias=True) for message in since_spoken(run_input.messages)
-            ],
+        since = since_spoken(run_input.messages)
+        kept: dict[str, Any] = {
+            "messages": [message.model_dump(mode="json", by_alias=True) for message in since],
             "tools": [{"name": tool.name} for tool in run_input.tools or ()],
             "digest": digest_of(run_input),
         }
+        past = run_input.messages[: len(run_input.messages) - len(since)]
+        if past and await self._is_new(run_input.thread_id, principal):
+            kept["history"] = as_history(past)
         run = await self.callstream.begin(
             RunStarted(run_input.thread_id, principal, kept, exclusive),
             run_input.run_id,
@@ -202,6 +204,13 @@ class FunctionHost:
             numbered=True,
         )
         return StartedRun(run, partial(self._work, run, run_input))
+
+    async def _is_new(self, thread_id: str, principal: str | None) -> bool:
+        """Whether the journal has never had a run of the thread."""
+        journal = self.callstream.journal
+        await journal.open()
+        has_run = await journal.runs(thread_id=thread_id, principal=principal, limit=1)
+        return not has_run and not await journal.has_forgotten(thread_id, principal)
 
     def _all_input(self, run_input: RunAgentInput) -> InputKept:
         (name,) = self.apps

@@ -287,7 +287,7 @@ def _write_enum(written: Schema, schema: Schema) -> None:
     if written.get("type") == "string":
         written["enum"] = values
     else:
-        _add_text(written, "One of: " + ", ".join(str(value) for value in values) + ".")
+        _add_text(written, "One of: " + ", ".join(json.dumps(value, ensure_ascii=False) for value in values) + ".")
 
 
 def _write_limits(written: Schema, schema: Schema) -> None:

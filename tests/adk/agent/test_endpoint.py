@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from ag_ui.core import AssistantMessage, BaseEvent, RunAgentInput, ToolMessage, 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from google.adk.agents import LlmAgent
 from google.adk.sessions import InMemorySessionService
+from google.adk.tools.base_toolset import BaseToolset
 
 from callstream import Callstream, UsageError
 from callstream.ag_ui_adk import (
@@ -64,6 +66,54 @@ async def test_ids_may_have_slashes(cs: Callstream, models: Models) -> None:
         assert "Done." in (await post(app, "/x/threads/a%2Fb/connect", {})).text
         stopped = await post(app, "/x/runs/r%2F1/stop", {})
         assert (stopped.status_code, stopped.json()["run_id"]) == (200, "r/1")
+
+
+class Closing(BaseToolset):
+    """Tools of somebody else's, as an MCP server's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = 0
+
+    async def get_tools(self, readonly_context: Any = None) -> list[Any]:
+        return []
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("where", ["app", "router", "chosen"])
+async def test_toolsets_are_closed_with_the_app(cs: Callstream, models: Models, where: str) -> None:
+    """And opened again if it is started again, with the same agent."""
+    began: list[str] = []
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        began.append("own")
+        yield {"mine": 1}
+
+    tools = Closing()
+    async with scripted("gemini", [END] * 4) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider), tools))
+        app = FastAPI(lifespan=own)
+        if where == "router":
+            router = APIRouter()
+            add_adk_fastapi_endpoint(router, agent, "/agent")
+            app.include_router(router)
+        elif where == "chosen":
+            other = adk_agent(cs, agent_of(gemini(models, provider)))
+            add_adk_fastapi_endpoint(app, other, "/agent", agent_resolver=lambda request, given: agent)
+        else:
+            add_adk_fastapi_endpoint(app, agent, "/agent")
+        for times in (1, 2):
+            async with app.router.lifespan_context(app) as state:
+                assert state == {"mine": 1}
+                for number in range(2):
+                    given = body_for(agent, threadId=f"{times} {number}", runId=f"{times} {number}")
+                    assert "Done." in (await post(app, "/agent", given)).text
+                assert tools.closed == times - 1, "between runs they stay open"
+            assert tools.closed == times
+    assert began == ["own", "own"]
 
 
 async def test_first_agent_of_an_app_answers_for_its_threads(cs: Callstream, models: Models) -> None:

@@ -26,6 +26,7 @@ def test_gemini_schema() -> None:
     assert gemini_schema({"oneOf": [{"type": "string"}, {"enum": [1, 2]}]}) == {
         "anyOf": [{"type": "string"}, {"type": "integer", "description": "One of: 1, 2."}]
     }
+    assert gemini_schema({"enum": [True, "b", {"c": 1}]})["description"] == 'One of: true, "b", {"c": 1}.'
 
 
 def test_gemini_schema_of_what_only_a_tool_s_author_used_to_get() -> None:

@@ -369,3 +369,31 @@ async def test_thread_that_begins_while_its_session_is_looked_for_is_not_importe
     assert len(await cs.journal.runs(thread_id="thread")) == 1
     shown = await agent.thread_state("thread")
     assert [message["content"] for message in shown["messages"]] == ["Hello", "Done."]
+
+
+async def test_what_ag_ui_adk_would_resume_is_unmarked(cs: Callstream, models: Models) -> None:
+    """It would resume that invocation with whatever answer comes next, should the program go back to it."""
+    sessions = InMemorySessionService()
+    state = {"_ag_ui_thread_id": "thread", "_ag_ui_invocation_id": "old"}
+    made = await sessions.create_session(app_name="app", user_id="user", state=state)
+    async with scripted("gemini", [END]) as provider:
+        await Client(adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions)).send("one")
+    kept = await sessions.get_session(app_name="app", user_id="user", session_id=made.id)
+    assert kept is not None
+    assert not kept.state.get("_ag_ui_invocation_id")
+
+
+async def test_calls_without_ids_are_shown_under_some(cs: Callstream, models: Models) -> None:
+    """In a session that another program wrote, and of a thread that the journal does not know."""
+    sessions = InMemorySessionService()
+    session = await sessions.create_session(app_name="app", user_id="user", session_id="thread")
+    calls = [types.Part(function_call=types.FunctionCall(name="paint", args={})) for _ in range(2)]
+    answer = types.Part(function_response=types.FunctionResponse(name="paint", response={}))
+    for author, parts in (("writer", calls), ("writer", [answer])):
+        await sessions.append_event(session, Event(author=author, content=types.Content(parts=parts)))
+    agent = adk_agent(cs, agent_of("gemini-flash"), session_service=sessions)
+    [message] = (await agent.thread_state("thread"))["messages"]
+    names = [call["id"] for call in message["toolCalls"]]
+    assert len(set(names)) == 2
+    assert all(isinstance(name, str) for name in names)
+    TypeAdapter(list[Message]).validate_python([message])

@@ -165,3 +165,43 @@ async def test_two_processes_may_begin_a_thread_at_once(cs: Callstream, models: 
         for events in await asyncio.gather(*(client.send() for client in clients)):
             assert kinds(events)[-1] == "RUN_FINISHED"
     assert len((await sessions.list_sessions(app_name="app", user_id="user")).sessions) == 1
+
+
+class Unlisted(InMemorySessionService):
+    async def list_sessions(self, **wanted: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("thread_is_session", [None, True])
+async def test_a_service_that_cannot_list_is_asked_by_the_threads_id(
+    thread_is_session: bool | None, cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with scripted("gemini", [[Text("Done."), Finish()]] * 2) as provider:
+        agent = adk_agent(
+            cs,
+            agent_of(gemini(models, provider)),
+            session_service=Unlisted(),
+            use_thread_id_as_session_id=thread_is_session,
+        )
+        client = Client(agent)
+        for text in ("one", "two"):
+            assert kinds(await client.send(text))[-1] == "RUN_FINISHED"
+    assert texts_in(json.loads(provider.requests[1].body)) == ["one", "Done.", "two"]
+    assert [record.message for record in caplog.records if "cannot list" in record.message] == [
+        "Unlisted cannot list sessions: those with ids of its own are not found again"
+    ]
+
+
+async def test_several_sessions_of_one_thread_are_told(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    sessions = InMemorySessionService()
+    for name in ("first", "second"):
+        state = {"_ag_ui_thread_id": "thread"}
+        await sessions.create_session(app_name="app", user_id="user", session_id=name, state=state)
+    async with scripted("gemini", [[Text("Done."), Finish()]]) as provider:
+        await Client(adk_agent(cs, agent_of(gemini(models, provider)), session_service=sessions)).send()
+    told = [record.message for record in caplog.records if "several sessions" in record.message]
+    assert told == ["thread thread has several sessions, of which the first is used: ['first', 'second']"]
