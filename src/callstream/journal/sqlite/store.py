@@ -27,6 +27,7 @@ from callstream.journal.packs import Due, PackFigures, PackPlace, PackState
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.rows import RecordColumns, Source, Stored
 from callstream.journal.sql import queries
+from callstream.journal.sqlite.checkpoints import Checkpoints
 from callstream.journal.sqlite.reader import Durability, SqliteFile, SqliteReader, as_json, build_query, failure
 from callstream.journal.store import RunFilter, StoreAway, check_archive, forgotten_mark
 from callstream.journal.whole import WholeRun, folded_rows, plan_of
@@ -141,6 +142,7 @@ class SqliteStore:
         self.where = f"the SQLite file {path!r}"
         self.reader = SqliteReader(path)
         self._file = SqliteFile(path, durability, busy_seconds)
+        self._checkpoints = Checkpoints(path)
         self.packs = SqlitePacks(self._file, self.reader)
         self._ttl = lease_ttl
         self._may_migrate = migrate
@@ -152,6 +154,8 @@ class SqliteStore:
         self._followers = followers
         self._file.open()
         try:
+            with failure(self.where):
+                self._checkpoints.open(self._file.connection)
             if self._may_migrate:
                 self._file.migrate()
             else:
@@ -172,6 +176,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         self.reader.close()
+        self._checkpoints.close()
         try:
             with self._file.transaction() as run:
                 run(_SQL["release_leases"], {"writer": self._writer.name})
@@ -188,7 +193,9 @@ class SqliteStore:
                 with self._file.transaction() as run:
                     self._check(run, batch)
                     tables = SqliteTables(run, self._writer.name)
-                    return await self._writer.commit(tables, batch, time.time(), self._followers.runs())
+                    done = await self._writer.commit(tables, batch, time.time(), self._followers.runs())
+                self._checkpoints.count(1 + len(batch))  # each run has a page of its own that it fills
+                return done
             except Stale:
                 self._writer.memory.clear()
             except BaseException:
