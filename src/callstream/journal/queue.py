@@ -88,9 +88,9 @@ class AppendQueue:
 
     Why nothing is left behind, in whatever order things happen: what waits is ``_is_ready``, and then the thread is about
     to look or a wake-up is on its way to it; or its loop has a timer, or some loop is working, and either sees to what
-    waits (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of them: it goes on by
-    itself, or, paused, when a batch is settled, which is sure to be because bytes wait. Appends in line are admitted by
-    the thread, before it looks for the last time. The flags are changed under the lock, all of them.
+    waits (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of them or about to
+    begin: it goes on by itself, or, paused, when a batch is settled, which is sure to be because bytes wait. Appends in
+    line are admitted by the thread, before it looks for the last time. The flags are changed under the lock, all of them.
     """
 
     def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
@@ -142,10 +142,10 @@ class AppendQueue:
             self._wake()
 
     def schedule(self, run_id: str, work: Callable[[], object]) -> None:
-        """Calls what will append to the run, in this loop: at once, or when the next batch is due.
+        """Calls what will append to the run, in this loop: in its next step, or when the next batch is due.
 
-        So what many runs bring within a few milliseconds is not only written together but also worked on together, which
-        costs much less than to begin for each of them. ``work`` must not raise.
+        So what many runs bring in one step, or within a few milliseconds, is not only written together but also worked on
+        together, which costs much less than to begin for each of them. ``work`` must not raise.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -159,7 +159,7 @@ class AppendQueue:
                     self._set_timer(loop, duties)
                 return
             duties.due = len(duties.works)
-        self._do_works(loop)
+        loop.call_soon(self._do_works, loop)
 
     def _duties_of(self, loop: asyncio.AbstractEventLoop) -> LoopDuties:
         duties = self._duties.get(loop)

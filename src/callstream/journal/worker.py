@@ -58,7 +58,7 @@ class Worker(Protocol):
         """Commits the rows, in the order in which appends come, and calls ``then`` with the outcome."""
 
     def schedule(self, run_id: str, work: Callable[[], object]) -> None:
-        """Calls what will append to the run, in this loop: at once, or together with others when a batch is due."""
+        """Calls what will append to the run, in this loop: in its next step, or when a batch is due."""
 
     async def check(self) -> None:
         """Raises JournalError if an append would not be written now."""
