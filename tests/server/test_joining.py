@@ -338,4 +338,4 @@ async def test_what_is_void_is_taken_back_from_every_position_and_nothing_else_i
         async with server.connect() as joined:
             events = await joined.all()
         [snapshot] = [event for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
-        assert [each["id"] for each in snapshot["messages"]] == ["user", "reasoning-whole", "whole"]
+        assert [each["id"] for each in snapshot["messages"]] == ["greeting", "user", "reasoning-whole", "whole"]
