@@ -74,6 +74,31 @@ async def test_what_a_client_brings_to_a_new_thread_is_its_past(cs: Callstream) 
     assert shown[1] == {"id": "a1", "role": "assistant", "content": "One."}
 
 
+@pytest.mark.parametrize("more", [[], [{"id": "u2", "role": "user", "content": "two"}]])
+async def test_an_answer_that_a_client_brings_is_the_agents_to_read(cs: Callstream, more: list[Any]) -> None:
+    seen: list[list[str]] = []
+
+    async def agent(given: RunAgentInput) -> AsyncIterator[Any]:
+        seen.append([message.id for message in given.messages])
+        yield {"type": "TEXT_MESSAGE_CHUNK", "messageId": "a2", "delta": "Two."}
+
+    asked = {"id": "c1", "type": "function", "function": {"name": "pick", "arguments": "{}"}}
+    brought = [
+        {"id": "u1", "role": "user", "content": "one"},
+        {"id": "a1", "role": "assistant", "toolCalls": [asked]},
+        {"id": "r1", "role": "tool", "toolCallId": "c1", "content": "red"},
+    ]
+    async with served(agent, callstream=cs) as server:
+        events = await ran(server, messages=[*brought, *more], tools=PICK)
+        assert events[-1]["type"] == "RUN_FINISHED"
+        async with server.connect() as joined:
+            told = await joined.all()
+    names = [message["id"] for message in [*brought, *more]]
+    assert seen == [names]
+    [shown] = [event["messages"] for event in told if event["type"] == "MESSAGES_SNAPSHOT"]
+    assert [message["id"] for message in shown] == [*names, "a2"]
+
+
 async def test_run_error_of_an_agent_fails_its_run(cs: Callstream) -> None:
     error = {"type": "RUN_ERROR", "message": "out of paper", "code": "paper"}
     async with served(Scripted([HELLO, error, *call("c0")]), callstream=cs) as server:

@@ -45,7 +45,7 @@ from callstream.adk.tapping import client_toolsets, server_tools, structured_age
 from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, passed_over, public_state, split
 from callstream.agui import Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import encode
-from callstream.agui.messages import as_history, digest_of, since_spoken
+from callstream.agui.messages import as_history, called_in, digest_of, since_spoken
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
@@ -463,15 +463,14 @@ class ADKAgent:
         session = await turn.session() or turn.new_session()
         past, new = split(given.messages, session, turn.heard)
         if not any(isinstance(message, UserMessage) for message in new):
-            await check_answers(turn.directory, session, self.root_agent, list(answers_in(given, new)), past)
+            brought = past if self._settings["seed_first_run_history"] else ()
+            await check_answers(turn.directory, session, self.root_agent, list(answers_in(given, new)), brought)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""
         messages = given.messages if given is not None else ()
-        answered, known = (
-            frozenset(message.tool_call_id for message in some if isinstance(message, ToolMessage))
-            for some in (messages, since_spoken(messages))
-        )
+        answered = frozenset(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
+        known = frozenset(called_in(messages))
         streams = self._settings["streaming_function_call_arguments"]
         return Presentation(self._predictions, streams_arguments=streams, answered=answered, known=known)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from ag_ui.core import AssistantMessage, Message, RunAgentInput, ToolMessage
+from ag_ui.core import Message, RunAgentInput, ToolMessage
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.parallel_agent import ParallelAgent
@@ -49,7 +49,7 @@ from callstream.adk.invocations import Speaker
 from callstream.adk.presentation import CONFIRM_TOOL, decision_text
 from callstream.adk.tapping import server_tools
 from callstream.adk.threads import id_in_session
-from callstream.agui.messages import CANCELLED
+from callstream.agui.messages import CANCELLED, called_in
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, UsageError
@@ -219,18 +219,18 @@ async def check_answers(
     """
     in_session, rewound = SessionCalls(session), rewound_calls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
-    brought = {
-        call.id
-        for message in (past if not session.events else ())
-        if isinstance(message, AssistantMessage)
-        for call in message.tool_calls or ()
-    }
+    brought = called_in(past) if not session.events else {}
     if answers and not [
         each for each in named if each in brought or in_session.named(each) or await directory.find(each)
     ]:
         raise AnswerRefused(answers[0].named, f"No call {answers[0].named} awaits an answer in this thread.")
     for answer in answers:
         call = await directory.find(id_in_session(session, answer.named))
+        name = brought.get(answer.named)
+        if call is None and name is not None and (name in HOST_QUESTIONS or name in server_tools(agent)):
+            raise AnswerRefused(
+                answer.named, f"{name} runs on the server, and no client can answer its call {answer.named}."
+            )
         if call is None or call.state is not CallState.AWAITING:
             continue
         named_there = in_session.id_of(call)
@@ -421,6 +421,8 @@ class ClientAnswers:
             for beside in calls:
                 if not beside.id or beside.id in self._parts or beside.name == CREDENTIAL:
                     continue  # google-adk takes credentials one by one
+                if beside.id in self._calls.asked_within:
+                    continue  # and answers to the nodes of a Workflow
                 if beside.id in unconfirmed:
                     is_whole = False  # what google-adk tells the model meanwhile is no answer
                 elif beside.id not in self._calls.responded:

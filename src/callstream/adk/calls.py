@@ -203,13 +203,20 @@ def credential(question: types.FunctionCall, response: dict[str, Any]) -> dict[s
     return {"authType": "apiKey", "apiKey": said} if kind in (None, "apiKey") else response
 
 
+def calls_around(event: Event) -> list[str]:
+    """google-adk's ids of the calls whose tools, Workflows, have a node that the event is of, the outermost first."""
+    parts = (event.branch or "").split(".")
+    return [call_id for _, at, call_id in (part.partition("@") for part in parts) if at]
+
+
 # -- the calls of a session --
 
 
 class SessionCalls:
     """Iterating gives the calls in their order. Read once: it does not see what is appended to the session later.
 
-    ``together`` has the calls of each event, ``responded`` the ids of those that have a response.
+    ``together`` has the calls of each event, ``responded`` the ids of those that have a response, ``asked_within`` of those
+    whose tool is a Workflow in which a node has asked a person: it goes on by itself, with the answer.
     """
 
     def __init__(self, session: Session) -> None:
@@ -218,6 +225,12 @@ class SessionCalls:
         self.together = [event.get_function_calls() for event in self._events]
         self._answers = Counter(each.id for event in session.events for each in event.get_function_responses())
         self.responded = set(self._answers)
+        self.asked_within = {
+            named
+            for event in self._events
+            if any(call.name in HOST_QUESTIONS for call in event.get_function_calls())
+            for named in calls_around(event)
+        }
 
     def __iter__(self) -> Iterator[types.FunctionCall]:
         for calls in self.together:

@@ -6,6 +6,7 @@ else when google-adk makes it an event. What a tool raised is its failure unless
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from google.adk.events.event import Event
+from google.adk.sessions.session import Session
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
@@ -23,6 +25,8 @@ from pydantic_core import to_jsonable_python
 
 from callstream.adk.calls import (
     HOST_QUESTIONS,
+    SessionCalls,
+    calls_around,
     import_call,
     outcome,
     paused_call_id,
@@ -69,6 +73,8 @@ class Execution:
         It is called in the tool's own context, so what it sets there is the tool's alone.
         """
         run = invocation.run
+        if (done := await self._done_before(invocation, tool_context)) is not None:
+            return done
         try:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
             if run.earlier.asks(call.call_id, function_of(tool)):
@@ -111,6 +117,17 @@ class Execution:
             invocation.streaming |= {call.call_id}
             stream_end.set(partial(self._end_stream, invocation, call))
         return None
+
+    async def _done_before(self, invocation: Invocation, tool_context: ToolContext) -> dict[str, Any] | None:
+        """What a Workflow has come to that google-adk begins again, because one beside it was interrupted; else None."""
+        named, session = tool_context.function_call_id or "", tool_context.session
+        if not any(named in calls_around(event) for event in session.events):
+            return None
+        found = invocation.find_call(Speaker.within(tool_context), named)
+        call = found or await invocation.run.directory.find_by_wire_id(named)
+        if call is None or call.state not in HAS_OUTCOME or named in SessionCalls(session).responded:
+            return None
+        return {"error": call.error} if call.state is CallState.FAILED else _as_response(call.result)
 
     async def _give_again(
         self, invocation: Invocation, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
@@ -303,11 +320,9 @@ class Execution:
         await run.await_answer(call_id, question_in(question, about))
 
     def _around(self, invocation: Invocation, event: Event) -> Call | None:
-        """The innermost call whose tool is a Workflow with the node that asks. A branch names tools and their calls."""
-        named = [part.partition("@")[2] for part in (event.branch or "").split(".")]
-        around = {call.wire_id: call for call in invocation.calls() if call.state is CallState.EXECUTING}
-        found = [around[wire_id] for wire_id in named if wire_id in around]
-        invocation.asked_within |= {call.call_id for call in found}
+        """The innermost call whose tool is a Workflow with the node that asks."""
+        running = {call.wire_id: call for call in invocation.calls() if call.state is CallState.EXECUTING}
+        found = [running[wire_id] for wire_id in calls_around(event) if wire_id in running]
         return found[-1] if found else None
 
     async def finish_unasked(self, invocation: Invocation, *speakers: Speaker) -> None:
@@ -326,10 +341,18 @@ class Execution:
             else:
                 await self._finish(invocation, invocation.run.call(call_id), asking.response)
 
-    async def pause_interrupted(self, invocation: Invocation) -> None:
-        """A Workflow that is a tool, and in which a node has asked a person, has not ended: it goes on with the answer."""
+    async def pause_interrupted(self, invocation: Invocation, session: Session) -> None:
+        """A Workflow that is a tool, and in which a node has asked a person, has not ended: it goes on with the answer.
+
+        google-adk cancels it when another one beside it is interrupted, and begins it again with the other's answer.
+        """
+        asked_within = SessionCalls(session).asked_within
         for call in invocation.calls():
-            if call.state is CallState.EXECUTING and call.call_id in invocation.asked_within:
+            error = invocation.errors.get(call.call_id)
+            if call.state is not CallState.EXECUTING or call.wire_id not in asked_within:
+                continue
+            if error is None or isinstance(error, asyncio.CancelledError):
+                invocation.errors.pop(call.call_id, None)
                 await invocation.run.await_answer(call.call_id, is_paused=True)
 
     async def fail_raised(self, invocation: Invocation) -> None:

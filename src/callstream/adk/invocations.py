@@ -221,8 +221,6 @@ class Invocation:
         """What tools raised, by call, until it is known whether another callback turns it into a result."""
         self.asking: dict[str, AskingCall] = {}
         """Calls whose tools have asked a person, until google-adk puts the question."""
-        self.asked_within: set[str] = set()
-        """Calls of tools that are a Workflow, in which a node has asked a person."""
         self.reported: set[str] = set()
         """Calls that agents made by themselves, until they tell the results."""
         self.first_values: set[str] = set()

@@ -209,6 +209,8 @@ class CallstreamPlugin(BasePlugin):
             error = asyncio.CancelledError()
         elif invocation.failure is not None:
             error = _Failed(invocation.failure)
+        if error is None and invocation.run.outcome is None:
+            await self._execution.pause_interrupted(invocation, invocation_context.session)
         await self._end(invocation, error)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
@@ -238,7 +240,6 @@ class CallstreamPlugin(BasePlugin):
         if invocation.run.outcome is None:
             await self._execution.fail_raised(invocation)
             await self._execution.finish_unasked(invocation)
-            await self._execution.pause_interrupted(invocation)
             await self._execution.fail_unanswerable(invocation)
         if invocation.owns_run:
             await invocation.run.end(error)

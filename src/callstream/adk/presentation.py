@@ -19,7 +19,16 @@ import msgspec
 from ag_ui.core import Message
 
 from callstream.agui import AguiEvent, Conversation, Translator
-from callstream.agui.events import MessagesSnapshot, RunError, ToolCallArgs, ToolCallEnd, ToolCallResult, ToolCallStart
+from callstream.agui.events import (
+    MessagesSnapshot,
+    ReasoningStart,
+    RunError,
+    TextMessageStart,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallResult,
+    ToolCallStart,
+)
 from callstream.agui.messages import AssistantMessage, Metadata, result_value
 from callstream.calls import decision
 from callstream.errors import AnswerRefused, JournalError, TooMany
@@ -83,12 +92,15 @@ def decision_text(content: str) -> str:
 ShownEvent: TypeAlias = AguiEvent | CustomEvent
 
 
-_LOOKED_AT: Final = frozenset({ToolCallArgs, ToolCallStart, MessagesSnapshot, ToolCallResult, ToolCallEnd})
+_LOOKED_AT: Final = frozenset(
+    {ToolCallArgs, ToolCallStart, MessagesSnapshot, ToolCallResult, ToolCallEnd, TextMessageStart, ReasoningStart}
+)
 
 
 class Presentation:
     """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it. ``known``:
-    those that it answers now, and so knows: one from elsewhere is taken into the run, which is not its beginning.
+    those that are in its messages: where it answers one from elsewhere, the run takes that in before the agent says
+    anything, with those beside it, and for the client none of them begins.
 
     The result of a tool whose changes the client's user has to confirm is held back: the client shows the changes
     already, and a result says that they are made.
@@ -115,6 +127,8 @@ class Presentation:
         for event in events:
             if type(event) not in _LOOKED_AT:
                 pass
+            elif isinstance(event, TextMessageStart | ReasoningStart):
+                self._known = frozenset()
             elif isinstance(event, ToolCallStart | ToolCallArgs | ToolCallEnd) and event.tool_call_id in self._known:
                 continue
             elif isinstance(event, ToolCallArgs):

@@ -94,7 +94,7 @@ class Layout:
                 if each.tool_call_id not in self.left_out:
                     self._put_result(each)
             elif before is None or seq < before or isinstance(each, _INPUT):
-                self._put(each)
+                self._put_new(each)
             else:
                 self.left_out |= {each.id, *(call.id for call in _calls_of(each))}
 
@@ -133,14 +133,17 @@ class Layout:
             subagent_run_id=_agent_of(call),
         )
 
-    def _put(self, message: Message) -> None:
-        if isinstance(message, AssistantMessage) and not self._brought.isdisjoint(
-            call.id for call in _calls_of(message)
-        ):
-            new = tuple(call for call in _calls_of(message) if call.id not in self._brought)
+    def _put_new(self, message: Message) -> None:
+        """But for calls that the client has brought: the run has taken them in, to answer them."""
+        calls = _calls_of(message)
+        new = tuple(call for call in calls if call.id not in self._brought)
+        if isinstance(message, AssistantMessage) and len(new) < len(calls):
             if not new and not message.content:
-                return  # the run has taken such a call in, to answer it
+                return
             message = msgspec.structs.replace(message, tool_calls=new or None)
+        self._put(message)
+
+    def _put(self, message: Message) -> None:
         place = self._places.get(message.id)
         if place is None or isinstance(message, _INPUT):
             place = self._places[message.id] = len(self._groups)

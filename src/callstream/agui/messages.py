@@ -140,11 +140,29 @@ def since_spoken(messages: Sequence[MessageT]) -> list[MessageT]:
     return list(messages[spoken[-1] if spoken else 0 :])
 
 
+def called_in(messages: Iterable[Any]) -> dict[str, str]:
+    """The names of the tools that a client's messages say were called, by the calls' ids."""
+    spoken = [message for message in messages if message.role == "assistant"]
+    return {call.id: call.function.name for message in spoken for call in message.tool_calls or ()}
+
+
 def as_history(messages: Iterable[Any]) -> list[dict[str, Any]]:
     """AG-UI's messages of a conversation that began elsewhere, as the input of the first run has them: under ``history``."""
     kept = (message for message in messages if message.role in _SPOKEN)
     own = {"metadata": True, "tool_calls": {"__all__": {"metadata"}}}
-    return [message.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=own) for message in kept]
+    dumped = (message.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=own) for message in kept)
+    return [
+        {**message, "content": _text(message["content"])} if message["role"] == "tool" else message
+        for message in dumped
+    ]
+
+
+def _text(content: Any) -> str:
+    """What a tool's result says: of one with parts, their texts."""
+    if isinstance(content, str):
+        return content
+    texts = [part["text"] for part in content if part.get("type") == "text"]
+    return "\n".join(texts) if texts else json.dumps(content)
 
 
 def brought(run_input: Any) -> Iterator[Message]:

@@ -20,7 +20,7 @@ from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
 from pydantic import BaseModel
 
 from callstream.agui import Reader, View, for_older_client
-from callstream.agui.messages import CANCELLED, as_history, digest_of, result_value, since_spoken
+from callstream.agui.messages import CANCELLED, as_history, called_in, digest_of, result_value, since_spoken
 from callstream.calls import CallState
 from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError
@@ -193,8 +193,11 @@ class FunctionHost:
             "tools": [{"name": tool.name} for tool in run_input.tools or ()],
             "digest": digest_of(run_input),
         }
-        past = run_input.messages[: len(run_input.messages) - len(since)]
-        if past and await self._is_new(run_input.thread_id, principal):
+        past = [
+            message for message in run_input.messages if message not in since or not isinstance(message, UserMessage)
+        ]
+        is_new = bool(past) and await self._is_new(run_input.thread_id, principal)
+        if is_new:
             kept["history"] = as_history(past)
         run = await self.callstream.begin(
             RunStarted(run_input.thread_id, principal, kept, exclusive),
@@ -203,7 +206,7 @@ class FunctionHost:
             as_current=False,
             numbered=True,
         )
-        return StartedRun(run, partial(self._work, run, run_input))
+        return StartedRun(run, partial(self._work, run, run_input, is_new=is_new))
 
     async def _is_new(self, thread_id: str, principal: str | None) -> bool:
         """Whether the journal has never had a run of the thread."""
@@ -223,9 +226,10 @@ class FunctionHost:
         replay = None if run.keeping is None else run.keeping.replay
         assert replay is not None, "it goes on"
         run_input = RunAgentInput.model_validate_json(replay.run_input)
-        return StartedRun(run, partial(self._work, run, run_input))
+        return StartedRun(run, partial(self._work, run, run_input, is_new=True))
 
-    async def _work(self, run: Run, run_input: RunAgentInput) -> None:
+    async def _work(self, run: Run, run_input: RunAgentInput, *, is_new: bool) -> None:
+        """``is_new``: calls that the journal does not know may be in what the client brings, which the agent reads."""
         client_tools = frozenset(tool.name for tool in run_input.tools or ())
         if run.keeping is not None:
             run.keeping.elsewhere = client_tools
@@ -233,7 +237,13 @@ class FunctionHost:
             for message in since_spoken(run_input.messages):
                 if isinstance(message, UserMessage):
                     await run.record([_message_received(message)])
-            left_to_agent = await _record_answers(run, _answers_in(run_input), client_tools)
+            brought = called_in(run_input.messages) if is_new else {}
+            answers = [
+                answer
+                for answer in _answers_in(run_input)
+                if answer.call_id not in brought or await run.directory.find(answer.call_id) is not None
+            ]
+            left_to_agent = await _record_answers(run, answers, client_tools)
             made: Any = self._function(await _restore_ids(run_input, run.directory))
             if inspect.isawaitable(made):
                 made = await made

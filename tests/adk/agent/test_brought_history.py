@@ -106,7 +106,48 @@ async def test_an_answer_at_its_end_reaches_the_agent(cs: Callstream, models: Mo
     assert (call.state, call.result) == (CallState.COMPLETED, {"colour": "red"})
 
 
+async def test_an_answer_to_one_of_two_calls_announces_neither(cs: Callstream, models: Models) -> None:
+    """A client that is told twice that a call begins has its arguments twice, and runs its tool again."""
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset())), tools=[PAINT])
+        asked = assistant("a1", calls="first")
+        asked["toolCalls"].append({**asked["toolCalls"][0], "id": "second"})
+        client.messages = [user("u1", "one"), asked, result("r1", "first", RED)]
+        events = [dumped(event) async for event in client.agent.run(client.input())]
+        assert kinds(events) == ["RUN_STARTED", "RUN_FINISHED"]
+        assert events[-1]["outcome"]["pendingToolCallIds"] == ["second"]
+        client.messages.append(result("r2", "second", RED))
+        await client.run()
+        assert client.text() == "Done."
+        shown = (await client.agent.thread_state("thread"))["messages"]
+    assert [message["id"] for message in shown[:4]] == ["u1", "a1", "r1", "r2"]
+    assert len(shown) == 5
+
+
+async def test_parts_of_a_result_are_shown_as_their_text(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider))))
+        image = {"type": "image", "source": {"type": "data", "value": "aGVsbG8=", "mimeType": "image/png"}}
+        answer = {**result("r1", "old", ""), "content": [{"type": "text", "text": "red"}, image]}
+        client.messages = [user("u1", "one"), assistant("a1", calls="old"), answer, assistant("a2", "Two.")]
+        await client.send("three")
+        shown = (await client.agent.thread_state("thread"))["messages"]
+    assert told(shown)[2] == ("tool", "red")
+
+
+async def test_a_call_id_may_come_twice(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider))))
+        turns = [[assistant(f"a{n}", calls="0"), result(f"r{n}", "0", str(n))] for n in range(2)]
+        client.messages = [user("u1", "one"), *turns[0], *turns[1], assistant("a2", "Two.")]
+        await client.send("three")
+        shown = (await client.agent.thread_state("thread"))["messages"]
+    assert [message["id"] for message in shown][:6] == ["u1", "a0", "r0", "a1", "r1", "a2"]
+
+
 async def test_an_answer_for_a_tool_of_the_servers_is_refused(cs: Callstream, models: Models) -> None:
+    """Nothing of it is kept, so that it is there when the person says something else."""
+
     def paint() -> str:
         """Paints."""
         return "blue"
@@ -114,9 +155,14 @@ async def test_an_answer_for_a_tool_of_the_servers_is_refused(cs: Callstream, mo
     async with scripted("gemini", [END]) as provider:
         client = Client(adk_agent(cs, agent_of(gemini(models, provider), paint)))
         client.messages = [user("u1", "one"), assistant("a1", calls="old"), result("r1", "old", RED)]
-        events = await client.run()
-        assert kinds(events)[-1] == "RUN_ERROR"
+        [error] = [dumped(event) async for event in client.agent.run(client.input())]
+        assert (error["type"], error["code"]) == ("RUN_ERROR", "answer_refused")
         assert not provider.requests
+        await client.send("two")
+        assert client.text() == "Done."
+        shown = (await client.agent.thread_state("thread"))["messages"]
+    assert told(shown)[:4] == [("user", "one"), ("assistant", "old"), ("tool", RED), ("user", "two")]
+    assert '"colour"' in provider.requests[0].body.decode()
 
 
 async def test_of_messages_with_one_id_the_first_is_shown(cs: Callstream, models: Models) -> None:
@@ -128,6 +174,15 @@ async def test_of_messages_with_one_id_the_first_is_shown(cs: Callstream, models
         assert texts_in(json.loads(provider.requests[0].body)) == ["one", "One.", "two", "Two.", "three"]
         state = await client.agent.thread_state("thread")
     assert [text for _, text in told(state["messages"])] == ["one", "Two.", "three", "Done."]
+
+
+async def test_without_seeding_no_call_of_it_is_answered(cs: Callstream, models: Models) -> None:
+    async with scripted("gemini", [END]) as provider:
+        agent = adk_agent(cs, agent_of(gemini(models, provider), AGUIToolset()), seed_first_run_history=False)
+        client = Client(agent, tools=[PAINT])
+        client.messages = [user("u1", "one"), assistant("a1", calls="old"), result("r1", "old", RED)]
+        [error] = [dumped(event) async for event in agent.run(client.input())]
+        assert error["code"] == "answer_refused"
 
 
 async def test_without_seeding_nothing_of_it_is_kept(cs: Callstream, models: Models) -> None:

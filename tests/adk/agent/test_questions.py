@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from ag_ui.core import Tool
 from google.adk.apps import App
 from google.adk.apps.app import ResumabilityConfig
 from google.adk.events.event import Event
@@ -12,7 +14,7 @@ from google.adk.events.request_input import RequestInput
 from google.adk.workflow import START, FunctionNode, Workflow, node
 
 from callstream import Callstream
-from callstream.adk import ADKAgent
+from callstream.adk import ADKAgent, AGUIToolset
 from callstream.calls import CallState
 from callstream.testing import Finish, ToolCall
 from tests.adk.hosting import Host, Models, agent_of, function_calls_in, scripted
@@ -172,6 +174,52 @@ async def test_workflow_that_is_a_tool_asks(resumable: bool, cs: Callstream, mod
         ("paint", CallState.COMPLETED),
         ("adk_request_input", CallState.COMPLETED),
     ]
+
+
+def asking_workflow() -> Workflow:
+    @node(rerun_on_resume=True)
+    async def ask(ctx: Any, node_input: Any) -> Any:
+        if ctx.resume_inputs:
+            yield Event(output=next(iter(ctx.resume_inputs.values())))
+        else:
+            yield RequestInput(message="Which color?")
+
+    return Workflow(name="paint", description="Paints.", input_schema=str, edges=[(START, ask)])
+
+
+@pytest.mark.parametrize(
+    ("beside", "resumable"),
+    # Not beside a client's tool in a resumable App: there google-adk by itself goes on with neither.
+    [("workflow", False), ("workflow", True), ("client tool", False)],
+)
+@pytest.mark.parametrize("order", ["together", "first", "last"])
+async def test_workflow_asks_beside_another_call(
+    order: str, beside: str, resumable: bool, cs: Callstream, models: Models
+) -> None:
+    """google-adk cancels one when the other is interrupted, and begins both again with each answer."""
+    name = "paint" if beside == "workflow" else "pick"
+    made = [ToolCall("paint", {"request": "x"}, call_id="one"), ToolCall(name, {"request": "y"}, call_id="two")]
+    async with scripted("gemini", [[*made, Finish()], END]) as provider:
+        root = agent_of(gemini(models, provider), asking_workflow(), AGUIToolset())
+        config = ResumabilityConfig(is_resumable=True) if resumable else None
+        app = App(name="app", root_agent=root, resumability_config=config)
+        pick = Tool(name="pick", description="Picks.", parameters={"type": "object", "properties": {}})
+        client = Client(ADKAgent.from_app(app, user_id="user", callstream=cs), tools=[pick])
+        assert "TOOL_CALL_RESULT" not in kinds(await client.send())
+        pending = client.pending()
+        assert len(pending) == 2
+        said = {call_id: f"said {number}" for number, call_id in enumerate(pending)}
+        steps = {"together": [pending], "first": [pending[:1], pending[1:]], "last": [pending[1:], pending[:1]]}
+        for some in steps[order]:
+            await client.answer({call_id: said[call_id] for call_id in some})
+        assert client.text() == "Done."
+        assert len(provider.requests) == 2
+        answers = responses_in(provider.requests[1].body)
+    assert sorted(json.dumps(answer) for answer in answers) == sorted(
+        json.dumps({"result": text}) for text in said.values()
+    )
+    states = {call.call_id: call.state for call in await cs.journal.calls()}
+    assert states == dict.fromkeys(["one", "two", *pending], CallState.COMPLETED)
 
 
 # -- with the plugin in a runner of one's own --
