@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ag_ui.core import Tool
+from google.adk import __version__
 from google.adk.apps import App
 from google.adk.apps.app import ResumabilityConfig
 from google.adk.events.event import Event
@@ -24,6 +25,8 @@ from .agents import END, adk_agent, gemini
 from .asking import COLOR, Painting, asked_in, reply
 from .clients import Client, kinds
 from .clienttools import responses_in
+
+VERSION = tuple(int(number) for number in __version__.split(".")[:2])
 
 # -- a workflow asks --
 
@@ -187,6 +190,7 @@ def asking_workflow() -> Workflow:
     return Workflow(name="paint", description="Paints.", input_schema=str, edges=[(START, ask)])
 
 
+@pytest.mark.skipif(VERSION < (2, 13), reason="google-adk 2.12 begins the calls beside it again, answered or not")
 @pytest.mark.parametrize(
     ("beside", "resumable"),
     # Not beside a client's tool in a resumable App: there google-adk by itself goes on with neither.
