@@ -134,14 +134,11 @@ class Layout:
         )
 
     def _put_new(self, message: Message) -> None:
-        """But for calls that the client has brought: the run has taken them in, to answer them."""
+        """Unless it has nothing but calls that the client has brought: the run has taken them in, to answer them."""
         calls = _calls_of(message)
-        new = tuple(call for call in calls if call.id not in self._brought)
-        if isinstance(message, AssistantMessage) and len(new) < len(calls):
-            if not new and not message.content:
-                return
-            message = msgspec.structs.replace(message, tool_calls=new or None)
-        self._put(message)
+        is_said = not isinstance(message, AssistantMessage) or bool(message.content)
+        if is_said or not calls or any(call.id not in self._brought for call in calls):
+            self._put(message)
 
     def _put(self, message: Message) -> None:
         place = self._places.get(message.id)
