@@ -113,7 +113,14 @@ class _ClientTurn:
         since = since_spoken(self.given.messages)
         names = [message.tool_call_id for message in since if isinstance(message, ToolMessage)]
         calls = {named: await self.directory.find(named) for named in names}
-        return {named for named, call in calls.items() if call is not None and call.name == CREDENTIAL}
+        return self.told_credentials() | {
+            named for named, call in calls.items() if call is not None and call.name == CREDENTIAL
+        }
+
+    def told_credentials(self) -> set[str]:
+        """Calls for a credential by what the client's messages say, in what it brings from elsewhere."""
+        brought = called_in(self.history)
+        return {named for named, name in brought.items() if name == CREDENTIAL}
 
 
 class ADKAgent:
@@ -508,7 +515,12 @@ class ADKAgent:
             "app": self.app_of(given),
         }
         if turn.history:
-            kept["history"] = as_history(turn.history)
+            shown = [
+                message
+                for message in turn.history
+                if not (isinstance(message, ToolMessage) and message.tool_call_id in credentials)
+            ]
+            kept["history"] = as_history(shown)
         names = [tool.name for tool in given.tools or ()]
         if names:
             if not self._toolsets and isinstance(self.root_agent, BaseAgent):

@@ -108,13 +108,13 @@ def response_part(answer: ClientAnswer, function_call: types.FunctionCall) -> ty
     )
 
 
-def history_events(messages: Iterable[Message], author: str) -> Iterator[tuple[Message, Event]]:
+def history_events(messages: Iterable[Message], author: str) -> Iterator[Event]:
     """The messages of a conversation that began elsewhere, as a session keeps them. It does not keep all kinds."""
     names: dict[str, str] = {}  # of tools, by call
     for message in messages:
         event = _history_event(message, author, names)
         if event is not None:
-            yield message, event
+            yield event
 
 
 def _history_event(message: Message, author: str, names: dict[str, str]) -> Event | None:

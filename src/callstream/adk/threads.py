@@ -305,7 +305,7 @@ class Threads:
 
     async def seed(self, session: Session, messages: Iterable[Message], author: str) -> None:
         """Gives a new session the history of a conversation that began elsewhere."""
-        for _, event in history_events(messages, author):
+        for event in history_events(messages, author):
             await self.service.append_event(session, event)
 
 

@@ -241,3 +241,18 @@ async def test_a_client_that_joins_later_sees_it(cs: Callstream, models: Models)
                 joined = await stream.all()
     [shown] = [event["messages"] for event in joined if event["type"] == "MESSAGES_SNAPSHOT"]
     assert told(shown) == [("user", "one"), ("assistant", "One."), ("user", "two"), ("assistant", "Done.")]
+
+
+async def test_a_credential_in_it_is_not_kept(cs: Callstream, models: Models) -> None:
+    """It was asked for by another server, and whoever reads the journal need not have it."""
+    async with scripted("gemini", [END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider))))
+        asked = assistant("a1", calls="key")
+        asked["toolCalls"][0]["function"]["name"] = "adk_request_credential"
+        client.messages = [user("u1", "one"), asked, result("r1", "key", "s3cret"), assistant("a2", "Two.")]
+        await client.send("three")
+        assert client.text() == "Done."
+    rows = await cs.journal.runs(thread_id="thread")
+    records = await cs.journal.read_whole([row.run_id for row in rows])
+    assert "s3cret" not in repr(records)
+    assert "s3cret" not in provider.requests[0].body.decode()
