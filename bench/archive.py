@@ -40,9 +40,8 @@ from callstream.events import (
 )
 from callstream.journal import Journal, history, open_journal
 from callstream.journal.archive.archive import PACK_RUNS
-from callstream.journal.packs import encode_run, make_pack
 from callstream.journal.rows import Kind, prepare
-from callstream.journal.whole import WholeCall, WholeRun
+from callstream.journal.whole import WholeCall, WholeRun, encode_run, make_pack
 
 THREAD_RUNS = 10
 USER_THREADS = 10

@@ -17,7 +17,7 @@ import jsonschema
 
 from bench.table import Table
 from callstream.tools.check import StreamCheck, faults
-from callstream.tools.functions import parameters_of
+from callstream.tools.tool import parameters_of
 
 ROUNDS = 5
 DELTA = 8

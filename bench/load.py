@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 from bench.many import Latencies
 from callstream.testing import Finish, Text, Thought, ToolCall
-from callstream.testing.answers import NumberedFrames
-from callstream.testing.provider import STAMP
+from callstream.testing.provider import STAMP, NumberedFrames
 
 What: TypeAlias = Literal["arguments", "text", "reasoning", "mixed"]
 """What a model writes. ``mixed``: runs that start and end, of seven parts text and three parts arguments."""

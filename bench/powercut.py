@@ -38,7 +38,7 @@ from bench.table import Table
 from callstream.errors import CallstreamError
 from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
-from callstream.journal.packs import NONCE_BYTES, make_pack
+from callstream.journal.whole import NONCE_BYTES, make_pack
 
 LOAD_SECONDS = (0.3, 2.5)
 SCHEMA = "powercut"

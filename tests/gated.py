@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from callstream.testing import Cut, Delay, ReceivedRequest, ScriptedProvider
-from callstream.testing.answers import Route
 from callstream.testing.httpserver import HttpAnswer
+from callstream.testing.provider import Route
 
 PATIENCE = 60.0
 """Seconds after which a gate that nobody opens lets everything pass, so that a test fails and does not hang."""

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from callstream.alarm import TimeLimit
+from callstream.waits import TimeLimit
 from tests.clock import jumping
 
 

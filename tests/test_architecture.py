@@ -32,7 +32,7 @@ ORDER = (
     ("view", "agui", "uistream", "wire"),
     ("calls", "tools", "jsontext"),
     ("codec", "events"),
-    ("errors", "flag", "logtext", "alarm"),
+    ("errors", "logtext", "waits"),
 )
 PACKAGES = frozenset(
     {"view", "hooks", "tools", "jsontext", "server", "adk", "testing", "tap", "runtime", "journal", "wire"}

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from callstream.flag import Flag
+from callstream.waits import Flag
 
 
 async def waiting(flag: Flag) -> asyncio.Task[None]:

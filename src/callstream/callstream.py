@@ -22,9 +22,8 @@ from callstream.runtime.answers import LeftBehind
 from callstream.runtime.continuing import OnDivergence, check_on_divergence
 from callstream.runtime.engine import OnRejected
 from callstream.runtime.ownloop import OwnLoop, Work
-from callstream.runtime.programs import check_journal, kept_for, take_up
 from callstream.runtime.progress import ProgressHandler
-from callstream.runtime.run import check_thread_id
+from callstream.runtime.run import check_journal, check_thread_id, kept_for, take_up
 from callstream.tap import Collapse, Tap, TapSettings, TapTransport
 from callstream.tools import ArgsAbortHook, ArgsCompleteHook, ArgsDeltaHook, FieldHook, Tool
 

@@ -30,9 +30,8 @@ from callstream import Call, Callstream, Record
 from callstream.adk import CallstreamPlugin, tapped
 from callstream.events import ArgsAppended, RunEvent
 from callstream.testing import ReceivedRequest, ScriptedProvider
-from callstream.testing.answers import Route
 from callstream.testing.httpserver import HttpAnswer
-from callstream.testing.provider import ProviderServer
+from callstream.testing.provider import ProviderServer, Route
 
 WIRES = ("gemini", "anthropic", "openai_chat", "openai_responses")
 PATHS = ("tap", "partial")

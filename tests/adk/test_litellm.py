@@ -31,9 +31,8 @@ from callstream.adk import tapped
 from callstream.adk.tapping import route_of
 from callstream.calls import CallState
 from callstream.testing import Finish, ReceivedRequest, Text, Thought, ToolCall
-from callstream.testing.answers import Route
 from callstream.testing.httpserver import HttpAnswer
-from callstream.testing.provider import ProviderServer
+from callstream.testing.provider import ProviderServer, Route
 from tests.captures import Capture, body, each_capture
 
 from .agent.test_joined_text import called, ended, ran, ran_both_ways, said, thought

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from callstream.cli.livepane import LivePane, Scene, answer_text, bar_of
+from callstream.cli.watch import LivePane, Scene, answer_text, bar_of
 from callstream.events import (
     ArgsAppended,
     CallCompleted,

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from callstream.journal import Journal, JournalSettings, open_journal
-from callstream.journal.log import Heard, Settle
 from callstream.journal.paired import PairedStore
 from callstream.journal.rows import RecordColumns
 from callstream.journal.worker import Inline, JournalThread
-from callstream.journal.writer import Stale
+from callstream.journal.writer import Heard, Settle, Stale
 
 
 class Engine:

@@ -120,8 +120,8 @@ async def test_what_another_run_says_later_of_a_call_counts(journal: Journal, tm
 async def test_what_is_forgotten_is_in_no_object_any_more(
     journal: Journal, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callstream.journal.packs.zlib.compress", lambda data, level: data)
-    monkeypatch.setattr("callstream.journal.packs.zlib.decompress", bytes)
+    monkeypatch.setattr("callstream.journal.whole.zlib.compress", lambda data, level: data)
+    monkeypatch.setattr("callstream.journal.whole.zlib.decompress", bytes)
     await write(journal, "r", who="alice", text=SECRET)
     await write(journal, "s", who="bob")
     await write(journal, "t", who="carol")

@@ -25,7 +25,7 @@ from callstream.events import (
     RunStarted,
     TextAppended,
 )
-from callstream.journal import Journal, moving, open_journal
+from callstream.journal import Journal, housekeeping, open_journal
 
 from .conftest import Place, sqlite_url
 from .runs import DONE, START, fold, records, whole_run
@@ -104,7 +104,7 @@ async def test_a_copy_in_every_store_is_a_journal_like_any_other(place: Place, t
 async def test_a_copy_that_was_interrupted_goes_on(
     place: Place, other: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "_RECORDS", 1)
+    monkeypatch.setattr(housekeeping, "_RECORDS", 1)
     source = await fill(place)
 
     def interrupt(done: int, total: int) -> None:

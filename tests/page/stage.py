@@ -23,8 +23,8 @@ from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import ADKAgent
 from callstream.server import ServerSettings, create_app
 from callstream.testing import Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, Thought, ToolCall
-from callstream.testing.answers import Route
 from callstream.testing.httpserver import Frame, HttpAnswer
+from callstream.testing.provider import Route
 from tests.server.serving import running
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import pytest
 import callstream.runtime
 from callstream import Callstream
 from callstream.events import Record
-from callstream.runtime.repeats import AppRuns
+from callstream.runtime.driver import AppRuns
 
 
 async def test_a_run_knows_its_callstream_and_says_that_the_engine_is_meant(cs: Callstream) -> None:

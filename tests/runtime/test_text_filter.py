@@ -19,7 +19,7 @@ from callstream.events import (
     TextAppended,
     WireEvent,
 )
-from callstream.runtime.textfilter import FilteredText
+from callstream.runtime.response import FilteredText
 from callstream.tap import TextFilter
 from callstream.testing import Finish, ScriptedProvider, Text, Thought
 

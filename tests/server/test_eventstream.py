@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from callstream.server.eventstream import CONNECTION, HEARTBEAT, STREAMS, EventStream, Outlet, Pulse
 from callstream.server.settings import ServerSettings
+from callstream.server.streams import CONNECTION, HEARTBEAT, STREAMS, EventStream, Outlet, Pulse
 
 from .serving import serving
 

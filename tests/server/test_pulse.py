@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from callstream.server.eventstream import Pulse
 from callstream.server.settings import ServerSettings
+from callstream.server.streams import Pulse
 
 
 class Stream:

@@ -13,8 +13,7 @@ import pytest
 from callstream import Callstream, open_journal
 from callstream.server import ServerSettings
 from callstream.server.agent import FunctionHost
-from callstream.server.eventstream import Outlet
-from callstream.server.streams import Joins, live
+from callstream.server.streams import Joins, Outlet, live
 from tests.agui.model import StrictClient
 from tests.clock import skip, skipping
 from tests.journal.zombie import zombie

@@ -10,7 +10,7 @@ import pytest
 
 from callstream import Callstream, current_run
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, MessageStarted
-from callstream.server.eventstream import Outlet
+from callstream.server.streams import Outlet
 
 from .serving import run_input, served
 

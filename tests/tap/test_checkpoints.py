@@ -14,8 +14,8 @@ from callstream import Callstream, open_journal
 from callstream.events import ResponseKept, RunEnded
 from callstream.runtime.continuing import Half, KeptBody, unpack
 from callstream.testing import Finish, HttpError, ReceivedRequest, Script, Text
-from callstream.testing.answers import Route
 from callstream.testing.httpserver import HttpAnswer
+from callstream.testing.provider import Route
 from callstream.view import Passage, RunView
 from callstream.wire import provider_of
 from tests.gated import GatedProvider

@@ -16,10 +16,10 @@ from callstream import Callstream, tool
 from callstream.calls import CallState
 from callstream.events import MessageEnded, MessageStarted, ResponseEnded, TextAppended
 from callstream.testing import ReceivedRequest, Text, ToolCall
-from callstream.testing.answers import Route
 from callstream.testing.bodies import BodiesProvider
 from callstream.testing.encoders import encode
 from callstream.testing.httpserver import HttpAnswer
+from callstream.testing.provider import Route
 from tests.sdks import SDKS
 from tests.sdks.gemini import GeminiSdk
 

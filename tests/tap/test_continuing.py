@@ -17,8 +17,8 @@ from callstream.cli import main as callstream
 from callstream.errors import CannotGoOn, Diverged, RunIdTaken, RunOver, UsageError
 from callstream.events import MessageReceived, Record, ResultReceived, RunResumed
 from callstream.guards import APPROVAL
+from callstream.runtime.claims import REFUSED
 from callstream.runtime.continuing import INTERRUPTED
-from callstream.runtime.earlier import REFUSED
 from callstream.testing import Finish, Parallel, ReceivedRequest, Script, ScriptedProvider, Text, ToolCall
 from callstream.tools import NOT_DONE, current_call
 from tests.gated import PATIENCE

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from callstream import Callstream
-from callstream.tap.direct import DirectTransport
+from callstream.tap.http1 import DirectTransport
 from tests.tap.certificates import certificate
 from tests.tap.rawserver import CLOSE, RESET, WAIT, RawServer
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from callstream.testing.answers import base_path
+from callstream.testing.provider import base_path
 from tests.captures import ROOT
 
 pytest_plugins = ["pytester"]

@@ -24,7 +24,7 @@ from callstream.testing import (
     ToolCall,
     frames,
 )
-from callstream.testing.answers import NumberedFrames, numbers_used
+from callstream.testing.provider import NumberedFrames, numbers_used
 from tests.testing.asking import asked, client_of
 
 from .answering import BROKEN, PARIS, PATHS, each_wire, either_form, posted, scripted

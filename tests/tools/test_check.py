@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from callstream.tools.check import argument_names
+from callstream.tools.check import Fault, argument_names, describe
 from callstream.tools.check import outline_faults as faults
-from callstream.tools.fault import Fault, describe
 from tests.captures import NOT_THERE, captures, declared_tools, folder
 
 

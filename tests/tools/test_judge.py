@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callstream.tools.check import StreamCheck, faults
-from callstream.tools.fault import Fault, UnknownArgument
+from callstream.tools.check import Fault, StreamCheck, UnknownArgument, faults
 
 
 def read(schema: Any, text: str, *, lenient: bool = False) -> tuple[str | None, list[Fault]]:

@@ -54,7 +54,7 @@ from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.answers import Directory
 from callstream.runtime.continuing import OnDivergence, pack
-from callstream.runtime.repeats import AppRuns
+from callstream.runtime.driver import AppRuns
 
 logger = logging.getLogger("callstream")
 

@@ -139,7 +139,7 @@ def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None
         return None
     value = response["result"] if set(response) == {"result"} else response
     # Not by tools.check, which lets keywords fit that cannot be decided early (unevaluatedProperties, propertyNames): the
-    # answer is whole, any draft may be meant, and google-adk brings jsonschema. tools.judge has the figures of both.
+    # answer is whole, any draft may be meant, and google-adk brings jsonschema. tools.check has the figures of both.
     try:
         error = best_match(validator_for(schema)(schema).iter_errors(value))
     except Exception:  # noqa: BLE001  # google-adk takes schemas that are not JSON Schema, and does not check them then

@@ -11,17 +11,30 @@ for what an agent says.
 from __future__ import annotations
 
 import base64
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.sessions.session import Session
+from google.adk.sessions.state import State
 from google.genai import types
 
-from callstream.adk.invocations import Invocation, Speaker, Step
+from callstream.adk.contents import message_received
+from callstream.adk.invocations import Invocation, OnTruncated, Speaker, Step, guard
 from callstream.adk.partials import as_written, signature_of
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver
-from callstream.runtime import Run
+from callstream.runtime import Run, TextFilter
+from callstream.runtime.run import ModelCall
+from callstream.tools import Tool
 from callstream.wire.transcript import Transcript, json_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 MAX_IMAGE = 1 << 20
 """Bytes. Of larger images the kind and the size are shown: what is shown is kept in the journal."""
@@ -216,3 +229,206 @@ def _said_or_shown(event: Event) -> list[types.Part]:
     if event.output_transcription is not None:  # live mode: what was said aloud
         return [types.Part(text=event.output_transcription.text or "")]
     return _parts(event)
+
+
+# ``output_key`` gets all text that the model wrote in the turn, and nothing that the application wrote is undone.
+#
+# google-adk itself writes the text of one run of an agent. It loses some of it where the agent is the node of a Workflow,
+# and what came before a question to a person or a delegated task. Here the running value replaces the value that
+# google-adk writes, in the events in which it writes one: text of the agent's own, not partial, no thoughts. In live mode
+# the transcription of what the agent said aloud counts too. Each run of an agent starts empty, and in live mode each turn;
+# one that continues after a question starts with what it had said before. An agent with an ``output_schema`` is left alone.
+#
+# A value in any other event is the application's: a tool's, another agent's, a callback's. It stays, whatever it is. So
+# does the text of an ``after_agent_callback``, which google-adk does not count as the agent's.
+
+
+class _Output:
+    """What one run of an agent has said until now."""
+
+    def __init__(self, key: str, text: str) -> None:
+        self.key = key
+        self.text = text
+
+
+class OutputKeys:
+    """The running values of the agents that run, by invocation, agent and branch."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[str, dict[tuple[str, str | None], _Output]] = {}
+
+    def agent_begins(self, invocation: Invocation, agent: BaseAgent, branch: str | None, session: Session) -> None:
+        if not isinstance(agent, LlmAgent) or not agent.output_key or agent.output_schema or agent.mode == "task":
+            return
+        outputs = self._outputs.setdefault(invocation.invocation_id, {})
+        if (agent.name, branch) in outputs:
+            return  # google-adk enters an agent again after a delegated task: it has not ended
+        key = agent.output_key
+        said = _said_before(invocation, agent.name, branch, session, key) if invocation.is_resumed else ""
+        outputs[agent.name, branch] = _Output(key, said)
+
+    def agent_ends(self, invocation: Invocation, agent: BaseAgent, branch: str | None) -> None:
+        """The model has said all that it will say in this run of the agent. google-adk waits for its events."""
+        self._outputs.get(invocation.invocation_id, {}).pop((agent.name, branch), None)
+
+    def event(self, invocation: Invocation, event: Event) -> None:
+        """Writes the running value into an event in which google-adk writes what the agent said."""
+        output = self._output_of(invocation, event)
+        if output is None or event.partial:
+            return
+        written = event.actions.state_delta
+        text = _text(event) if output.key in written else _spoken(event)
+        if text:
+            output.text += text
+            written[output.key] = output.text
+        elif output.text and written.get(output.key) == "" and _says_nothing(event):
+            del written[output.key]
+
+    def _output_of(self, invocation: Invocation, event: Event) -> _Output | None:
+        outputs = self._outputs.get(invocation.invocation_id, {})
+        output = outputs.get((event.author, event.branch))
+        if output is None:
+            # A Workflow shows the output of a dynamic node in the branch of the node that asked for it.
+            running = [each for (author, _), each in outputs.items() if author == event.author]
+            output = running[0] if len(running) == 1 else None
+        return output
+
+    def turn_begins(self, invocation: Invocation) -> None:
+        """In live mode an invocation has many turns, and each starts empty."""
+        for output in self._outputs.get(invocation.invocation_id, {}).values():
+            output.text = ""
+
+    def forget(self, invocation: Invocation) -> None:
+        self._outputs.pop(invocation.invocation_id, None)
+
+
+def _said_before(invocation: Invocation, author: str, branch: str | None, session: Session, key: str) -> str:
+    """What the agent had said when it was interrupted."""
+    said = ""
+    for event in session.events:
+        if event.invocation_id == invocation.invocation_id and event.author == author and event.branch == branch:
+            if event.actions.end_of_agent:
+                said = ""
+            elif key in event.actions.state_delta or key.startswith(State.TEMP_PREFIX):  # those are not stored
+                said += _text(event)
+    return said
+
+
+def _says_nothing(event: Event) -> bool:
+    """Whether google-adk takes an event for the agent's answer, although there is no text in it."""
+    parts = (event.content and event.content.parts) or []
+    return event.node_info.message_as_output or (event.is_final_response() and any(part.text == "" for part in parts))
+
+
+def _text(event: Event) -> str:
+    parts = (event.content and event.content.parts) or []
+    return "".join(part.text for part in parts if part.text and not part.thought)
+
+
+def _spoken(event: Event) -> str:
+    """What a model said aloud, in live mode: its transcription, when it is whole."""
+    said = event.output_transcription
+    return (said.text or "") if said is not None and said.finished else ""
+
+
+# Live mode: what a model says over a connection that stays open.
+#
+# ``run_live`` calls no plugin around a model's answer; a plugin sees the events that google-adk makes of it, each before a
+# tool of it runs, and what a user wrote or said, before the model gets it. Calls come whole. Text comes in pieces and then
+# whole; speech as a transcription, in pieces and then whole. A turn is over when the model says so after its last word, or
+# when a user speaks again; one that ends with calls continues with their results.
+
+
+class LiveTranscript:
+    """Reads the events of one live invocation into its run."""
+
+    def __init__(self, invocation: Invocation, new_call_id: Callable[[], str]) -> None:
+        self._invocation = invocation
+        self._new_call_id = new_call_id
+        self._written: Step | None = None
+        self._spoken: Step | None = None
+        self._goes_on = False
+        self.is_new_turn = True
+        """Whether what is said next begins a turn."""
+        self._asked: set[str] = set()
+        self.tools: dict[str, dict[str, Tool[Any]]] = {}
+        """The functions of each agent's tools, by the names that its model uses."""
+
+    def agent_begins(self, agent: LlmAgent, tools: dict[str, Tool[Any]]) -> None:
+        """Some agents of a live workflow are asked in the ordinary way; their answers are read like those of any agent.
+
+        ``tools``: the functions of its tools. Those of toolsets are known when a user has said something.
+        """
+        self.tools[agent.name] = tools
+        if agent.mode == "single_turn":
+            self._asked.add(agent.name)
+
+    def is_asked(self, agent_name: str) -> bool:
+        return agent_name in self._asked
+
+    async def hear(self, content: types.Content) -> None:
+        """A user wrote or said something."""
+        self.is_new_turn = True
+        await self._invocation.run.record([message_received(content.parts or ())])
+
+    def says(self, event: Event) -> bool:
+        """Whether an event has words or calls of the model."""
+        said = event.output_transcription is not None or _has_words_or_calls(event)
+        return said and event.author not in ("user", *self._asked) and not _is_of_a_tool(event)
+
+    async def read(
+        self, event: Event, on_truncated: OnTruncated, *, withholds: bool, text_filters: Sequence[TextFilter]
+    ) -> Step | None:
+        """Takes in what an event says of the model. Refuses, like all paths, calls that are not whole.
+
+        ``withholds``: the application may still change it, so nothing of it is recorded yet. ``text_filters`` decide what of
+        its text is recorded; google-adk, which calls no callback for it, keeps all in the session.
+        """
+        step = None
+        if self.says(event):
+            step = await self._read(event, on_truncated, withholds=withholds, text_filters=text_filters)
+            if not event.partial:
+                self.is_new_turn = False
+        if event.turn_complete and not self._goes_on:
+            self.is_new_turn = True
+        return step
+
+    async def _read(
+        self, event: Event, on_truncated: OnTruncated, *, withholds: bool, text_filters: Sequence[TextFilter]
+    ) -> Step:
+        self._goes_on = bool(event.get_function_calls())
+        if said := event.output_transcription:
+            part = types.Part(text=said.text or "")
+            answer = LlmResponse(content=types.Content(role="model", parts=[part]), partial=not said.finished)
+            self._spoken = step = self._spoken or self._step(event, withholds=withholds, text_filters=text_filters)
+            await step.read(answer)
+            if said.finished:
+                self._spoken = None
+        else:
+            self._written = step = self._written or self._step(event, withholds=withholds, text_filters=text_filters)
+            await step.read(event)
+            if not event.partial:
+                self._written = None
+                guard(self._invocation, step, event, on_truncated)
+        return step
+
+    def _step(self, event: Event, *, withholds: bool, text_filters: Sequence[TextFilter]) -> Step:
+        call = ModelCall(
+            self._invocation.run,
+            author=event.author,
+            new_call_id=self._new_call_id,
+            withholds=withholds,
+            tools=self.tools.get(event.author),
+        )
+        call.text_filters = text_filters
+        return Step(call, LlmRequest(), event.actions, Speaker.of(event))
+
+
+def _has_words_or_calls(event: Event) -> bool:
+    """Whether an event of live mode has words or calls of a model; audio, usage and signs of life have none."""
+    return any(part.text or part.function_call for part in (event.content and event.content.parts) or ())
+
+
+def _is_of_a_tool(event: Event) -> bool:
+    """Whether a tool, and not the model, put it there: a result, or a message to the user."""
+    return event.content is not None and event.content.role == "user"

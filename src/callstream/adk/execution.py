@@ -42,9 +42,8 @@ from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.events import CallProgressed, OutputKept
 from callstream.runtime import Run
-from callstream.runtime.claims import OneCall
+from callstream.runtime.claims import RUNNING, OneCall
 from callstream.runtime.continuing import Replay, pack, unpack
-from callstream.runtime.earlier import RUNNING
 from callstream.runtime.run import current_model_call, current_tool
 from callstream.tools import call_claims, current_progress, is_tool, starts_early
 

@@ -28,7 +28,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from callstream.adk.answers import Incoming
 from callstream.adk.calls import give_up_rewound
-from callstream.adk.eventtexts import EventTexts, record_judged
+from callstream.adk.eventtexts import EventTexts, LiveTranscript, OutputKeys, record_judged
 from callstream.adk.execution import Execution, check_early, current_agent_tool
 from callstream.adk.invocations import (
     Endings,
@@ -41,8 +41,6 @@ from callstream.adk.invocations import (
     restore_wire_ids,
 )
 from callstream.adk.judges import Judges
-from callstream.adk.live import LiveTranscript
-from callstream.adk.outputs import OutputKeys
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.signatures import ThreadCalls, repair
 from callstream.adk.tapping import why_not_tapped

@@ -26,8 +26,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from callstream.events import SessionKept
 from callstream.runtime import current_run
+from callstream.runtime.claims import QUESTION, REFUSED
 from callstream.runtime.continuing import Keeping, pack, unpack
-from callstream.runtime.earlier import QUESTION, REFUSED
 
 
 class KeptSession(msgspec.Struct, frozen=True):

@@ -18,10 +18,9 @@ from ag_ui.core import AssistantMessage, Message, ToolMessage
 from callstream.adk import ADKAgent as AnyADKAgent
 from callstream.adk import repair_thought_signatures
 from callstream.adk.threads import CONTEXT_KEY
-from callstream.ag_ui_adk.agent import MIGRATION_PAGE, AgentResolver
-from callstream.ag_ui_adk.agent import CompatibleAgent as ADKAgent
-from callstream.ag_ui_adk.agent import CompatibleMapping as PredictStateMapping
-from callstream.ag_ui_adk.endpoint import StateExtractor, make_extract_headers
+from callstream.ag_ui_adk.endpoint import MIGRATION_PAGE, AgentResolver, StateExtractor, make_extract_headers
+from callstream.ag_ui_adk.endpoint import CompatibleAgent as ADKAgent
+from callstream.ag_ui_adk.endpoint import CompatibleMapping as PredictStateMapping
 from callstream.errors import UsageError
 
 if TYPE_CHECKING:

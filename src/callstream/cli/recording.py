@@ -66,8 +66,8 @@ def add_to(commands: Commands) -> None:
 
 
 async def record(options: argparse.Namespace, out: Printer) -> int:
-    from callstream.testing.answers import base_path
     from callstream.testing.encoders import ENCODERS
+    from callstream.testing.provider import base_path
     from callstream.testing.recording import recording_proxy
 
     upstream = refuse_secret(options.upstream or ENCODERS[options.wire].upstream, "the key that your SDK sends")

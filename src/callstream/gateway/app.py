@@ -33,11 +33,11 @@ from callstream.journal import RunRow
 from callstream.runtime import Observers, Run
 from callstream.server import ServerSettings, create_app
 from callstream.server.access import Operator
-from callstream.server.eventstream import ClientConnection, break_off, connection_of, until_left
+from callstream.server.streams import ClientConnection, break_off, connection_of, until_left
 from callstream.tap import TapSettings
 from callstream.tap.body import Delivering, Limits
 from callstream.tap.clients import installed_library
-from callstream.tap.reading import Collapse
+from callstream.tap.exchange import Collapse
 from callstream.wire import provider_at
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Request as WireRequest

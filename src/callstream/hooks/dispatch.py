@@ -45,7 +45,6 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from callstream.alarm import Alarm
 from callstream.calls import Call, CallState
 from callstream.errors import Reject, UsageError, WireError
 from callstream.events import DiscardReason
@@ -54,6 +53,7 @@ from callstream.hooks.thread import HookThread
 from callstream.jsontext.path import Path
 from callstream.tools import AbortSignal, ErrorPolicy, Hook, Hooks, Tool
 from callstream.tools.delta import ArgsDelta, ArgsText, FieldDelta
+from callstream.waits import Alarm
 
 
 class HookSettings(msgspec.Struct, frozen=True):

@@ -21,8 +21,8 @@ import msgspec
 
 from callstream.errors import Compacted, JournalError, UsageError
 from callstream.events import PIECES, ArgsAppended, ReasoningAppended, Record, RunEnded, TextAppended
-from callstream.flag import Flag
 from callstream.journal.rows import check_place
+from callstream.waits import Flag
 
 PAGE = 500
 PAGE_CHARACTERS = 256 * 1024

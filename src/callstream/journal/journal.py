@@ -31,8 +31,7 @@ from callstream.events import Record, RunEvent, in_order
 from callstream.journal import follow as following
 from callstream.journal.archive import Archive, ArchivedReader, open_objects
 from callstream.journal.follow import Folded, Followers, Page, Push
-from callstream.journal.housekeeping import Housekeeper, JournalSettings
-from callstream.journal.moving import Moved, Progress, Side, move
+from callstream.journal.housekeeping import Housekeeper, JournalSettings, Moved, Progress, Side, move
 from callstream.journal.paired import PairedStore
 from callstream.journal.queue import Then
 from callstream.journal.rows import (

@@ -20,12 +20,11 @@ from callstream.calls import Call
 from callstream.errors import CallstreamError, JournalError
 from callstream.events import Record, RunEnded, RunResumed
 from callstream.journal.follow import Folded, Followers, Heads, Page
-from callstream.journal.log import Added, Log
 from callstream.journal.plan import Append, Plan
 from callstream.journal.rows import RecordColumns, RunRow, Stored, call_with_pieces, record_of
 from callstream.journal.store import CallLog, Head, RunFilter, RunRows, Store, StoreAway, StoreReader
 from callstream.journal.whole import WholeRun
-from callstream.journal.writer import Committed, Stale, Writer
+from callstream.journal.writer import Added, Committed, Log, Stale, Writer
 
 _log = logging.getLogger("callstream.journal")
 _TRIES = 5

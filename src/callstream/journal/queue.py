@@ -17,15 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from callstream.alarm import TimeLimit
 from callstream.errors import CallstreamError, JournalError
-from callstream.flag import Flag
 from callstream.journal.follow import Followers, News, Pushed, call_in
 from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.rows import Kind, Row
 from callstream.journal.store import Outage, Store, StoreAway, Unstorable
 from callstream.journal.writer import Committed
+from callstream.waits import Flag, TimeLimit
 
 ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""

@@ -15,10 +15,9 @@ from callstream.calls import Call, CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.packs import Packs
 from callstream.journal.plan import Append
 from callstream.journal.rows import RecordColumns, RunRow, Source, Stored
-from callstream.journal.whole import RunSize, WholeRun
+from callstream.journal.whole import Packs, RunSize, WholeRun
 from callstream.journal.writer import Committed, Writer
 
 # -- which runs and calls are meant: of a list, and of what is to be forgotten -----------------------------------------

@@ -6,12 +6,14 @@ Two stores hold the same run if its digests are the same. A run that has ended h
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from callstream.calls import CallState
+from callstream.errors import JournalError
 from callstream.journal.plan import CallChange, Memory, Owned, Plan, RunChange
 from callstream.journal.rows import Stored
 
@@ -148,3 +150,151 @@ def folded_rows(runs: Iterable[WholeRun]) -> Mapping[int, list[Stored]]:
                 for seq, at_ms, source, call, kind, body, first_seq in run.records
             ]
     return found
+
+
+# Packs: many runs in one object of the archive, and what the index has to know of them.
+#
+# A pack is known here before it is written, so nothing lies in the archive that the index has never heard of::
+#
+#     writing -> kept -> dirty -> gone -> nothing
+#           \____________________/
+#
+# ``writing``: its object may be there, or a part of it. ``kept``: runs lie in it. ``dirty``: something in it was
+# forgotten, so it has to be written anew, without that. ``gone``: nothing refers to it, its object has to be deleted.
+# Only ``writing`` becomes ``kept``, in the transaction that takes the runs out of the tables; so a process that was
+# stopped for long cannot make use of an object that another one has given up.
+
+# -- how runs lie in one object: pure ----------------------------------------------------------------------------------
+# A pack is a line that says what it is, some random bytes, and the runs, each compressed by itself, so that one is read
+# without the others. Its name is the digest of its contents. The random bytes make every pack another one, so a name that
+# was given up is never used again.
+
+
+_FIRST_LINE = b"callstream pack 1\n"
+_ZLIB = b"z"
+"""How a run is kept: compressed by zlib, as MessagePack within."""
+NONCE_BYTES = 16
+_decoder = msgspec.msgpack.Decoder(WholeRun)
+
+
+class PackPlace(NamedTuple):
+    """Where a run lies: in which pack, and which bytes of it."""
+
+    run_key: int
+    run_id: str
+    pack: str
+    start: int
+    size: int
+
+
+class Pack(NamedTuple):
+    name: str
+    data: bytes
+    places: Sequence[PackPlace]
+
+
+def encode_run(run: WholeRun) -> bytes:
+    return _ZLIB + zlib.compress(msgspec.msgpack.encode(run), 6)
+
+
+def decode_run(data: bytes, place: PackPlace) -> WholeRun:
+    """Raises JournalError if those bytes are not that run."""
+    try:
+        if data[:1] != _ZLIB:
+            raise ValueError(f"begins with {data[:1]!r}")
+        run = _decoder.decode(zlib.decompress(data[1:]))
+    except (zlib.error, ValueError, msgspec.DecodeError) as error:
+        raise JournalError(f"pack {place.pack} is damaged: run {place.run_id!r} cannot be read: {error}") from error
+    if (run.key, run.run_id) != (place.run_key, place.run_id):
+        raise JournalError(f"pack {place.pack} has run {run.run_id!r} where {place.run_id!r} should be")
+    return run
+
+
+def make_pack(runs: Sequence[tuple[int, str, bytes]], nonce: bytes) -> Pack:
+    """A pack of key, id and encoded text of runs."""
+    parts = [_FIRST_LINE, nonce]
+    start = len(_FIRST_LINE) + len(nonce)
+    spans: list[tuple[int, str, int, int]] = []
+    for key, run_id, data in runs:
+        spans.append((key, run_id, start, len(data)))
+        parts.append(data)
+        start += len(data)
+    whole = b"".join(parts)
+    name = digest_of(whole)
+    return Pack(name, whole, [PackPlace(key, run_id, name, begin, size) for key, run_id, begin, size in spans])
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+GOING_ON = frozenset({CallState.RUNNING_EARLY, CallState.EXECUTING, CallState.AWAITING})
+"""A run with such a call stays: somebody will want to read it soon."""
+PackState: TypeAlias = Literal["writing", "kept", "dirty", "gone"]
+
+
+class Due(NamedTuple):
+    """A run that may leave the index. ``ended_ago``: seconds, by the store's clock."""
+
+    key: int
+    run_id: str
+    thread_id: str
+    principal: str | None
+    ended_ago: float
+
+
+class PackFigures(NamedTuple):
+    packs: int
+    runs: int
+    bytes: int
+
+
+class Packs(Protocol):
+    """One store's knowledge of packs. Awaited where the store is; what only reads, where its reader is.
+
+    Anything may raise StoreAway if it should be tried again, JournalError if not.
+    """
+
+    async def due(self, age: float, limit: int) -> Sequence[Due]:
+        """The first so many runs that ended longer ago than that, are compacted, and lie in no pack.
+
+        None of their calls is ``GOING_ON``. What another run still says of one changes its row, which stays.
+        """
+        ...
+
+    async def begin(self, name: str) -> None:
+        """Makes a pack known that will be written now."""
+
+    async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
+        """Has those runs lie in that pack from now on, and nowhere else.
+
+        ``instead_of``: the pack in which they lay, which is gone then. Without it they lay in the tables: their records and
+        what their calls hold is erased there. False, and nothing is done, if one of them is not there any more, or the pack
+        is not being written any more.
+        """
+        ...
+
+    async def give_up(self, name: str) -> None:
+        """A pack in which no run lies is gone."""
+
+    async def give_up_stale(self, age: float) -> None:
+        """So are those that have been written for longer than that: their processes have died, or will be refused."""
+
+    async def drop(self, name: str) -> None:
+        """Nothing is known any more of a pack that is gone."""
+
+    async def listed(self, state: PackState) -> Sequence[str]: ...
+
+    async def newest(self) -> str | None:
+        """The last of the packs that runs lie in."""
+        ...
+
+    async def in_pack(self, name: str) -> Sequence[PackPlace]:
+        """The runs that lie in it, in the order in which they lie there."""
+        ...
+
+    async def places(self, run_ids: Sequence[str]) -> Sequence[PackPlace]:
+        """Those of the runs that lie in packs."""
+        ...
+
+    async def figures(self) -> PackFigures: ...

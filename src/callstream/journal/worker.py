@@ -18,14 +18,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
-from callstream.journal import processes
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.queue import GroupCommit, Then, deliver
 from callstream.journal.rows import Row
 from callstream.journal.store import Outage, Store, StoreAway
-from callstream.journal.writer import Writer
+from callstream.journal.writer import Writer, with_process
 
 _T = TypeVar("_T")
 LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
@@ -386,4 +385,4 @@ def writer_of(settings: JournalSettings) -> Writer:
 
 def writer_name(settings: JournalSettings) -> str:
     """A name for this process in the store that no other has."""
-    return processes.named(f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}")
+    return with_process(f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}")

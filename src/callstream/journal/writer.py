@@ -6,8 +6,11 @@ every kind of store. ``log`` says what lies beside it where an engine keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+import os
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -26,9 +29,100 @@ from callstream.events import (
     RunEvent,
     RunResumed,
 )
-from callstream.journal.log import Log
 from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
 from callstream.journal.rows import RecordColumns, Row, Source, known_events, prepare, whole_completion
+
+# The seam between a journal's index and its log, for engines that keep ordered messages and nothing else.
+#
+# A store is an index: runs, calls, threads, leases, ended runs, and every record that changes one of these. It keeps the
+# pieces too, nearly all of what is written, unless a ``Log`` beside it does: then a batch of nothing but pieces never
+# touches the index. Any record of a live run may lie in either, an append as a whole, and the run is both, ordered by
+# number.
+#
+# A writer has a part of the log for itself. When a run changes hands its pieces are copied into the index, so the rest is in
+# the part of its owner and nowhere else; and what has lain in the log for long is copied there, too.
+#
+# Pieces are in the log before the index gets a later record of their run, so nothing has to be committed in two places at
+# once: a number that is missing in what was read of both is one that was written meanwhile.
+
+Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
+"""The key of a run, and what gives the records that another writer has appended to it."""
+Heard: TypeAlias = Callable[[Iterable[Added] | None], object]
+"""Called with what came; with None when some of that may have been missed."""
+Settle: TypeAlias = Callable[[Sequence[RecordColumns]], Awaitable[None]]
+
+
+class Log(Protocol):
+    """The pieces of live runs in an engine. Awaited on the journal's thread only.
+
+    Anything may raise StoreAway if it should be tried again, JournalError if not.
+    """
+
+    where: str
+    is_persistent: bool
+
+    @property
+    def room(self) -> int:
+        """How much text an append may bring at most, in characters."""
+        ...
+
+    async def open(self, writer: str, heard: Heard) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def check(self) -> None:
+        """Raises JournalError if nothing could be appended now."""
+
+    async def take_turn(self) -> None:
+        """Takes this writer's turn anew: what it had under way is in the log now, or is refused when it comes."""
+
+    async def append(self, records: Sequence[RecordColumns]) -> None:
+        """Adds all of them or none, durably. Raises Stale, with nothing added, if somebody has taken the turn since.
+
+        Those of a run stand together, and none is missing between them.
+        """
+
+    async def fence(self, writers: Collection[str]) -> None:
+        """Takes the turn from writers that are dead. What they append from now on is refused."""
+
+    async def last(self, owners: Mapping[int, str]) -> Mapping[int, tuple[int, int]]:
+        """Number and time of the last record of those of the runs that have any here, by run and the writer that owns it."""
+        ...
+
+    async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
+        """The first so many records of a run after that number, in order, as its owner has written them.
+
+        What was appended before this is asked is among them.
+        """
+        ...
+
+    async def listen(self, writer: str) -> None:
+        """Has ``heard`` called for what that writer appends from now on, until ``trim`` is told otherwise."""
+
+    async def erase(self, run_keys: Collection[int]) -> None:
+        """Of runs that have ended, once their records lie in the index or have been forgotten there."""
+
+    async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
+        """Called every few seconds: gives back the room of what was erased.
+
+        What this writer has kept here for long is given to ``settle``, which puts it into the index, and is erased then.
+        ``followed``: the runs that are followed here, by the writers that own them.
+        """
+
+    async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
+        """Erases all of writers that are not kept. Which those are is asked after it is known what there is."""
+
+    async def stored_bytes(self) -> int:
+        """How much room it takes."""
+        ...
+
+    def figures(self) -> dict[str, float]:
+        """Of this process since it has opened the log: ``batches`` and ``records`` that it has appended, how many batches
+        were ``refused`` because somebody had taken its turn, and ``lag_seconds``, the age of the oldest piece that it still
+        has here. May be asked in any thread.
+        """
+        ...
+
 
 _MORE = 10
 """How many more orphans are looked at than are ended at once: some may still go on."""
@@ -335,3 +429,62 @@ def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
     events += [CallFailed(held.call_id, "interrupted") for held in resumed if held.state is CallState.EXECUTING]
     events.append(RunEnded("failed", "interrupted"))
     return [prepare(event) for event in events]
+
+
+# Which process a writer's name means, and whether it is there.
+#
+# A lease says that a process was there a moment ago. Of a process of this machine more can be known: when it has gone nobody
+# needs to wait for its lease, and while it works its runs are its own, whatever the clock says. A name holds the machine's
+# start, the namespace of its process ids, the id and the start of the process, so no other is taken for it. Where the system
+# does not tell (Linux does), nothing is known and the lease decides.
+
+_MARK = "@"
+_STATE, _STARTED = 0, 19
+"""Places in ``/proc/<pid>/stat`` after the name, which may hold anything but a closing parenthesis at its end."""
+_STOPPED = frozenset("TtZX")
+
+
+def with_process(writer: str) -> str:
+    """The name with the process in it that this is."""
+    stat = _stat(os.getpid())
+    return writer if stat is None else f"{writer}{_MARK}{_machine()}.{os.getpid()}.{stat[_STARTED]}"
+
+
+def process_is_gone(writer: str) -> bool:
+    """Whether a writer's process was one of this machine, and is not there any more."""
+    pid, started = _process(writer)
+    if pid is None:
+        return False
+    stat = _stat(pid)
+    return stat is None or stat[_STARTED] != started or stat[_STATE] in "ZX"
+
+
+def process_lives(writer: str) -> bool:
+    """Whether a writer's process is one of this machine, is there, and has not been stopped."""
+    pid, started = _process(writer)
+    stat = None if pid is None else _stat(pid)
+    return stat is not None and stat[_STARTED] == started and stat[_STATE] not in _STOPPED
+
+
+def _process(writer: str) -> tuple[int | None, str]:
+    """The id and the start of the process, if it is one that can be seen from here."""
+    machine, _, rest = writer.rpartition(_MARK)[2].partition(".")
+    pid, _, started = rest.partition(".")
+    return (int(pid), started) if machine and machine == _machine() and pid.isdecimal() else (None, "")
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+@cache
+def _machine() -> str:
+    """The start of the machine and the namespace, together a name for where process ids mean the same."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot[:8]}-{''.join(filter(str.isdecimal, os.readlink('/proc/self/ns/pid')))}"
+    except OSError:
+        return ""

@@ -6,15 +6,12 @@ import importlib
 import warnings
 from typing import Any
 
-from callstream.runtime.driver import Driver, DriverSettings, Seats, StartedRun
+from callstream.runtime.driver import Driver, DriverSettings, RunRequest, Seats, StartedRun
 from callstream.runtime.engine import Engine, Observers, Settings
 from callstream.runtime.log import TextLimits
 from callstream.runtime.observers import Observer, remote_parent, usual_observers
-from callstream.runtime.repeats import RunRequest
-from callstream.runtime.response import Response
-from callstream.runtime.run import ModelCall, Run, RunEngine, current_model_call, current_run
-from callstream.runtime.syncrun import SyncRun
-from callstream.runtime.textfilter import TextFilter
+from callstream.runtime.response import Response, TextFilter
+from callstream.runtime.run import ModelCall, Run, RunEngine, SyncRun, current_model_call, current_run
 
 __all__ = [
     "Driver",

@@ -58,8 +58,8 @@ from callstream.runtime.core import RunCore
 from callstream.runtime.log import Ending
 from callstream.runtime.tooluse import ToolUse
 from callstream.tools import Streamed, StreamedParameter, Tool, running_for, starts_early
+from callstream.tools.check import Misfit, describe
 from callstream.tools.convert import converter
-from callstream.tools.fault import Misfit, describe
 
 
 class UnusableArguments(Exception):

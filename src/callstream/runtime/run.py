@@ -11,31 +11,32 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from callstream.calls import HAS_OUTCOME, Call, CallEvent, CallState, Refusal, ToolResult, refusal
-from callstream.errors import CallRejected, CannotGoOn, JournalError, RunOver, TransitionError, UsageError
+from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, TransitionError, UsageError
 from callstream.events import (
     CallDiscarded,
     CallStarted,
     InputKept,
     Question,
     RunEvent,
+    RunOutcome,
     RunResumed,
     RunStarted,
 )
-from callstream.runtime.claims import Claims
+from callstream.journal import Journal
+from callstream.runtime.claims import Claims, EarlierCalls, outcome_of
 from callstream.runtime.continuing import OnDivergence, Replay
 from callstream.runtime.core import RunCore
-from callstream.runtime.earlier import EarlierCalls, outcome_of
 from callstream.runtime.early import EarlyPolicy, EarlyRuns
 from callstream.runtime.engine import Engine, OnRejected
 from callstream.runtime.log import Ending, is_being_cancelled, wait_for_result, wait_until_done
+from callstream.runtime.ownloop import Work, run_in
 from callstream.runtime.questions import Questions
-from callstream.runtime.response import GivenResponse, Response, WithheldRun
-from callstream.runtime.textfilter import TextFilter
+from callstream.runtime.response import GivenResponse, Response, TextFilter, WithheldRun
 from callstream.runtime.tooluse import ToolUse
-from callstream.tools import CallClaims, Tool, call_claims
+from callstream.tools import CallClaims, Progress, Tool, call_claims
 from callstream.wire.transcript import ArgumentText, json_text
 
 _CALL_EVENTS = get_args(CallEvent)
@@ -470,3 +471,216 @@ current_tool: ContextVar[tuple[Run, str] | None] = ContextVar("callstream_tool",
 """The run and the call of the tool in whose context this is, where a host says so: what models say there is the tool's."""
 
 current_model_call: ContextVar[ModelCall | None] = ContextVar("callstream_model_call", default=None)
+
+
+# A run for programs that have no event loop, or block the one they have: what is awaited of a Run blocks here.
+
+_T = TypeVar("_T")
+
+
+class SyncRun:
+    """``with cs.run("thread-1") as run`` gives one. ``SyncRun(run)`` is one for any ``Run``, such as ``current_run()``.
+
+    It may be used in any thread but the one that runs the event loop of the run. Async hooks and tools run on that loop,
+    sync hooks in threads of their own, and a sync tool in the thread that has called ``invoke`` or ``run_tools``. The
+    methods are those of ``Run``, which says more of each.
+    """
+
+    def __init__(self, run: Run) -> None:
+        if not isinstance(run, Run):
+            raise UsageError(f"expected a run, got {run!r:.100}; current_run() gives None outside of one")
+        self.run = run
+        """The run itself, for code on its event loop."""
+
+    # -- what is known --
+
+    @property
+    def thread_id(self) -> str:
+        return self.run.thread_id
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    @property
+    def principal(self) -> str | None:
+        return self.run.principal
+
+    @property
+    def outcome(self) -> RunOutcome | None:
+        """How the run ended; None while it is running."""
+        return self.run.outcome
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run failed or was cancelled."""
+        return self.run.reason
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception that failed the run, if it was one."""
+        return self.run.error
+
+    @property
+    def seq(self) -> int:
+        """The number of the last record of the run."""
+        return self.run.seq
+
+    @property
+    def calls(self) -> list[Call]:
+        """The run's calls, in the order in which they started."""
+        return self.run.calls
+
+    def call(self, call_id: str) -> Call:
+        return self.run.call(call_id)
+
+    def refusals(self) -> list[Refusal]:
+        """The calls whose tools will not run, each with a sentence for the model, in the order of the calls."""
+        return self.run.refusals()
+
+    # -- tools --
+
+    def settled(self, call_id: str) -> Call:
+        """The call after all its hooks are done."""
+        return self._wait(partial(self.run.settled, call_id))
+
+    def execute(self, call_id: str, *, is_safe: bool = False) -> Call:
+        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments."""
+        return self._wait(partial(self.run.execute, call_id, is_safe=is_safe))
+
+    def complete(self, call_id: str, result: Any = None) -> None:
+        """The tool has returned."""
+        self._wait(partial(self.run.complete, call_id, result))
+
+    def fail(self, call_id: str, error: str | BaseException) -> None:
+        """The tool has failed."""
+        self._wait(partial(self.run.fail, call_id, error))
+
+    def invoke(self, call_id: str) -> Any:
+        """Runs the tool of this call, from barrier to result, and returns the result. A sync tool runs in this thread."""
+        return self._wait(partial(self.run.invoke, call_id))
+
+    def run_tools(self) -> list[ToolResult]:
+        """Runs the tool of every call whose arguments are complete, and returns what to tell the model, call by call."""
+        return self._wait(self.run.run_tools)
+
+    def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
+        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
+        return self._wait(partial(self.run.await_answer, call_id, question, is_paused=is_paused))
+
+    def answer(
+        self, call_id: str | Call, result: Any = None, *, error: str | None = None, message_id: str | None = None
+    ) -> bool:
+        """The answer to a call of this thread that awaits one. False if it has its answer already."""
+        return self._wait(partial(self.run.answer, call_id, result, error=error, message_id=message_id))
+
+    def resume(self, call_id: str) -> Call | None:
+        """Takes in a call of this thread that awaits an answer, so that it can execute."""
+        return self._wait(partial(self.run.resume, call_id))
+
+    def progress(self, call_id: str, data: Any) -> None:
+        """What an executing call tells its interface; the model never sees it."""
+        self._wait(partial(self.run.progress, call_id, data))
+
+    def progress_of(self, call_id: str) -> Progress:
+        """The ``Progress`` to hand to the tool of an executing call."""
+
+        async def open_progress() -> Progress:
+            return self.run.progress_of(call_id)
+
+        return self._wait(open_progress)
+
+    # -- the end --
+
+    def finish(self) -> None:
+        """Ends the run as finished, after all hooks have settled. Raises the error of a hook that failed the run."""
+        self._wait(self.run.finish)
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
+        self._wait(partial(self.run.stop, reason))
+
+    def __enter__(self) -> SyncRun:
+        self.run.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Literal[False]:
+        self.run.leave()
+        if self.run.outcome is not None and self.run.loop.is_closed():
+            return False  # closing the Callstream has ended it
+        if error is None:
+            self.finish()
+        else:
+            self._wait(partial(self.run.end, error))
+        return False
+
+    def _wait(self, work: Work[_T]) -> _T:
+        if self.run.process != os.getpid():
+            raise UsageError(f"run {self.run_id!r} belongs to the process that this one was forked from")
+        return run_in(self.run.loop, work)
+
+
+# Runs that their own program goes on with: started again, it begins the run of the same id where the last process left it.
+#
+# No other process looks for such a run. Its program does, under the name that the run's id gives it.
+
+_LOOK_SECONDS: Final = 0.5
+_LEASES: Final = 2
+"""How many leases a process may keep others waiting that does not renew its own: one may have begun just now."""
+
+
+def check_journal(journal: Journal) -> None:
+    """Raises UsageError if no other process could go on with what is in the journal."""
+    if not journal.is_persistent:
+        raise UsageError(
+            "a run that continues needs a journal on disk, such as sqlite:///calls.db; this one is in memory"
+        )
+    if journal.redacts:
+        raise UsageError(
+            "a run that continues needs a journal that keeps what models say as it came; this one has a redact"
+        )
+
+
+def kept_for(run_id: str) -> InputKept:
+    """What makes a run one that its own program goes on with."""
+    return InputKept(_app(run_id), "")
+
+
+def _app(run_id: str) -> str:
+    return f"program of {run_id}"
+
+
+async def take_up(
+    engine: RunEngine,
+    thread_id: str,
+    run_id: str,
+    principal: str | None,
+    *,
+    on_divergence: OnDivergence,
+    rejected: OnRejected | None,
+) -> Run | None:
+    """Goes on with the run of that id; None if the journal has none.
+
+    A process that does not work on it any more is waited for until its lease has run out. Raises RunOver if the run has
+    ended, RunIdTaken if another process works on it, CannotGoOn if it cannot go on; then it has ended.
+    """
+    journal, clock = engine.journal, asyncio.get_running_loop().time
+    until = clock() + journal.lease_ttl * _LEASES
+    while True:
+        rows = await journal.runs(run_id=run_id, limit=1)
+        if not rows:
+            return None
+        (row,) = rows
+        if (row.thread_id, row.principal) != (thread_id, principal):
+            raise UsageError(f"run {run_id!r} is one of thread {row.thread_id!r}, or of another principal")
+        if row.outcome is not None:
+            why = f" ({row.reason})" if row.reason else ""
+            raise RunOver(f"run {run_id!r} has {row.outcome}{why}; a new one needs another id")
+        if await journal.adopt({_app(run_id)}, run_id):
+            return await Run.go_on(engine, run_id, on_divergence=on_divergence, rejected=rejected)
+        await journal.sweep()  # it may have been tried too often
+        if clock() >= until:
+            raise RunIdTaken(f"another process works on run {run_id!r}")
+        await asyncio.sleep(_LOOK_SECONDS)

@@ -23,9 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from callstream.calls import Call
 from callstream.journal import RunRow
 from callstream.server.agent import AppHost, Host
-from callstream.server.eventstream import STREAMS
 from callstream.server.logs import describe_request
 from callstream.server.requests import MAX_CALL_ID, Problem, is_id, not_found, problem_response
+from callstream.server.streams import STREAMS
 
 
 class Operator:

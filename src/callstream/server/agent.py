@@ -42,8 +42,8 @@ from callstream.journal import RunRow
 from callstream.runtime import Run, StartedRun
 from callstream.runtime.answers import Directory
 from callstream.runtime.continuing import OnDivergence, pack
-from callstream.runtime.programs import check_journal
 from callstream.runtime.questions import check_answer
+from callstream.runtime.run import check_journal
 
 logger = logging.getLogger("callstream.server")
 

@@ -19,9 +19,9 @@ from callstream.errors import JournalError
 from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow, history
 from callstream.server.access import Access
-from callstream.server.health import JournalHealth
 from callstream.server.requests import choice, json_response, number, query_id
 from callstream.server.routes import IdRoute
+from callstream.server.streams import JournalHealth
 from callstream.view import RunView
 
 MOST: Final = 1000

@@ -32,11 +32,11 @@ from callstream.server.agent import Agent, AgentFunction, Host, Successor, host_
 from callstream.server.api import Api
 from callstream.server.chat import ChatRoutes
 from callstream.server.copilotkit import CopilotKitRoutes
-from callstream.server.health import JournalHealth, is_in_log
 from callstream.server.logs import LogObserver, describe_request
 from callstream.server.requests import Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import RunRoutes, driver_for
 from callstream.server.settings import ServerSettings
+from callstream.server.streams import JournalHealth, is_in_log
 
 logger = logging.getLogger("callstream.server")
 

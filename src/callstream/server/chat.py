@@ -27,11 +27,10 @@ from callstream.journal import Journal, RunRow, history
 from callstream.runtime import remote_parent
 from callstream.server.access import Access
 from callstream.server.agent import Host, Importer
-from callstream.server.eventstream import Unfinished
-from callstream.server.health import JournalHealth
 from callstream.server.requests import Problem, check_ids, choice, is_id, json_body, json_response, parse_input
 from callstream.server.routes import IdRoute, RunRoutes
 from callstream.server.settings import ServerSettings
+from callstream.server.streams import JournalHealth, Unfinished
 from callstream.uistream import (
     DONE,
     HEADERS,

@@ -27,8 +27,6 @@ from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLi
 from callstream.runtime.questions import may_have_questions
 from callstream.server.access import Access
 from callstream.server.agent import AnswersHost, AppHost, Host, Importer, OlderClient, Presenter, answered_in
-from callstream.server.eventstream import EventStream, Frame, Outlet, Pulse
-from callstream.server.health import JournalHealth
 from callstream.server.requests import (
     Problem,
     is_id,
@@ -41,7 +39,7 @@ from callstream.server.requests import (
     shutting_down,
 )
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import Joins, live, raw, resume
+from callstream.server.streams import EventStream, Frame, Joins, JournalHealth, Outlet, Pulse, live, raw, resume
 
 _MAX_REASON: Final = 500
 _RETRY_SECONDS: Final = 5

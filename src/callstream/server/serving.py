@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 
 from callstream.errors import CallstreamError, MissingExtra
 from callstream.server import workers
-from callstream.server.eventstream import CONNECTION
+from callstream.server.streams import CONNECTION
 
 try:
     import uvicorn

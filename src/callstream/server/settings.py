@@ -2,7 +2,7 @@
 
 Every field of ``ServerSettings`` is also the variable ``CALLSTREAM_<NAME>``, in capitals. A limit of 0 or ``none`` in the
 environment is None: no limit. A variable that is empty counts as not set. ``docs/howto/server.md`` prints the table.
-Secrets are not settings: see ``callstream.journal.environment``.
+Secrets are not settings: see ``callstream.journal.journal``.
 """
 
 from __future__ import annotations

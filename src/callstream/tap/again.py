@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from callstream.calls import Refusal
 from callstream.events import TextAppended
 from callstream.runtime import Run
-from callstream.tap.reading import Reading
+from callstream.tap.exchange import Reading
 from callstream.wire.joining import Joint
 from callstream.wire.requests import Request
 

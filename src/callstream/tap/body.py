@@ -31,10 +31,10 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver, WireError
 from callstream.events import CallDiscarded, Kept, ResponseEnded, WireEvent
-from callstream.flag import Flag
 from callstream.runtime import Response
 from callstream.runtime.continuing import KeptBody
 from callstream.runtime.log import wait_until_done
+from callstream.waits import Flag
 from callstream.wire.collapsing import Collapser, Output, Read
 
 logger = logging.getLogger("callstream")

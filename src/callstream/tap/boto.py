@@ -18,13 +18,12 @@ from urllib.parse import unquote
 from callstream.errors import UsageError
 from callstream.runtime import RunEngine
 from callstream.runtime.ownloop import OwnLoop, run_in
-from callstream.tap.place import ImplicitRuns, Place
-from callstream.tap.reading import Exchange, Tapping, TapSettings, tell, untold_refusals
+from callstream.tap.exchange import Exchange, ImplicitRuns, Place, Tapping, TapSettings, tell, untold_refusals
+from callstream.tap.pools import ThreadedStream
 from callstream.tap.streams import BodyStream
-from callstream.tap.threaded import ThreadedStream
 from callstream.wire import provider_at
+from callstream.wire.collapsing import LoneReasoning
 from callstream.wire.requests import Request
-from callstream.wire.thoughts import LoneReasoning
 
 _SERVICE = "bedrock-runtime"
 

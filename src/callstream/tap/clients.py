@@ -10,13 +10,11 @@ from weakref import WeakSet
 from callstream.errors import UsageError
 from callstream.runtime import RunEngine
 from callstream.runtime.ownloop import OwnLoop
-from callstream.tap.asking import Asking
 from callstream.tap.boto import BotoTap
-from callstream.tap.place import ImplicitRuns
+from callstream.tap.exchange import ImplicitRuns, TapSettings
 from callstream.tap.pools import Pools
-from callstream.tap.reading import TapSettings
-from callstream.tap.transport import TapTransport
-from callstream.wire.thoughts import LoneReasoning
+from callstream.tap.transport import Asking, TapTransport
+from callstream.wire.collapsing import LoneReasoning
 
 # What the SDKs set for clients of their own; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0

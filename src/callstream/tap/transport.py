@@ -10,10 +10,10 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from callstream.errors import UsageError
@@ -21,20 +21,156 @@ from callstream.runtime import Run, RunEngine
 from callstream.runtime.continuing import KeptTurn
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
-from callstream.tap.asking import Asking, names_field
 from callstream.tap.body import TappedBody
-from callstream.tap.encoding import can_decode, codings_in, decoded, decoded_bytes
-from callstream.tap.errors import raised_once
-from callstream.tap.place import ImplicitRuns, Place
-from callstream.tap.pools import Pools, library_of, load_core
-from callstream.tap.reading import Exchange, Reading, Tapping, TapSettings, tell, untold_refusals
-from callstream.tap.silence import Patience
-from callstream.tap.streams import BegunBody, RestBody, UntouchedBody, WholeBody, stream_of
-from callstream.tap.threaded import ThreadedTransport
+from callstream.tap.exchange import (
+    Exchange,
+    ImplicitRuns,
+    Place,
+    Reading,
+    Tapping,
+    TapSettings,
+    raised_once,
+    tell,
+    untold_refusals,
+)
+from callstream.tap.pools import Pools, ThreadedTransport, library_of, load_core
+from callstream.tap.streams import (
+    BegunBody,
+    RestBody,
+    UntouchedBody,
+    WholeBody,
+    can_decode,
+    codings_in,
+    decoded,
+    decoded_bytes,
+    stream_of,
+)
 from callstream.wire import provider_at, provider_of
+from callstream.wire.collapsing import LoneReasoning
 from callstream.wire.provider import Provider
-from callstream.wire.requests import Request
-from callstream.wire.thoughts import LoneReasoning
+from callstream.wire.requests import Asks, Request
+
+# Asking providers to stream arguments, and what happens where one refuses to be asked.
+#
+# Gateways and older servers refuse a request with a field that they do not know, and name it: with whatever status, or
+# with an error as the first event of a stream. Such a request is sent once more as the SDK made it. If it is not
+# refused then, the field was the reason, and that place is not asked again.
+#
+# One that was signed, body included, is refused without a word about the field. So where a place says that a request
+# is not authorised, it is sent as the SDK made it, too, once for each place.
+
+_UNAUTHORISED = (401, 403)
+_REFUSALS = (400, 422, 500, *_UNAUTHORISED)
+"""The statuses with which servers refuse a field."""
+
+
+class Asking:
+    """Remembers which places have refused. All clients of a Callstream share it."""
+
+    def __init__(self) -> None:
+        self._refused: set[str] = set()
+        self._unauthorised: set[str] = set()
+        self._accepted: set[str] = set()
+
+    def add_to(self, request: Request, provider: Provider, asks: Asks, url: Any, *, by_beta: bool = False) -> Request:
+        """The request that asks, or the request itself where there is nothing to ask."""
+        if _place(url) in self._refused:
+            return request
+        return (provider.ask_by_beta if by_beta else provider.ask_for_pieces)(request, asks)
+
+    def is_accepted(self, url: Any) -> bool:
+        """Whether the place has answered a request that asked."""
+        return _place(url) in self._accepted
+
+    def accept(self, url: Any) -> None:
+        self._accepted.add(_place(url))
+
+    def may_be_signed(self, url: Any, status: int) -> bool:
+        """Whether a request that was refused so is worth sending as the SDK made it. Once for each place."""
+        place = _place(url)
+        if status not in _UNAUTHORISED or place in self._unauthorised or place in self._accepted:
+            return False
+        self._unauthorised.add(place)
+        return True
+
+    def remember(self, url: Any, status: int) -> None:
+        """A request was refused, and had that status when it was sent again without asking."""
+        place = _place(url)
+        if status not in _REFUSALS and place not in self._refused:
+            self._refused.add(place)
+            logger.warning("%s refuses to be asked for streamed arguments; it is not asked again", place)
+
+
+def names_field(provider: Provider, body: bytes) -> bool:
+    """Whether an error names what was asked, in whatever form: gateways wrap errors in errors."""
+    field = provider.pieces_field
+    return field is not None and field.search(body) is not None
+
+
+def _place(url: Any) -> str:
+    return f"{url.scheme}://{url.netloc.decode('ascii')}{url.path}"
+
+
+# Streams that fall silent: how long a streamed answer may take to begin, and to continue.
+#
+# What counts is bytes, whatever they say: a provider that sends pings while its model thinks is not silent. Time in which
+# nobody reads, because enough waits for the SDK already, does not count. The error is the HTTP library's own ReadTimeout.
+# Until the first byte the SDK has no response yet: it then does what it does for any time-out, which is to ask again.
+
+_T = TypeVar("_T")
+
+
+class Patience:
+    """For one request, from now on. ``first_byte`` and ``idle`` are seconds, None waits as long as the HTTP client does."""
+
+    def __init__(self, first_byte: float | None, idle: float | None, timed_out: Callable[[str], Exception]) -> None:
+        self._first_byte = first_byte
+        self._idle = idle
+        self._timed_out = timed_out
+        self._began = asyncio.get_running_loop().time()
+
+    async def wait_for_head(self, head: Awaitable[_T]) -> _T:
+        """The answer to a request for a stream."""
+        return await self._wait(head, self._until_first_byte(), self._first_byte, "the stream to begin")
+
+    async def wait_for_body(self, stream: Any) -> Any:
+        """The body of a streamed answer, when its first byte has come if there is a limit to that."""
+        if self._first_byte is None and self._idle is None:
+            return stream
+        chunks: AsyncIterator[bytes] = aiter(stream)
+        first: bytes | None = None
+        if self._first_byte is not None:
+            first = await self._wait(
+                anext(chunks, None), self._until_first_byte(), self._first_byte, "the first byte of the stream"
+            )
+        return self._read(first, chunks)
+
+    async def _read(self, first: bytes | None, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Without a first chunk the stream has not begun, or was empty, and is over either way when it is asked again."""
+        if first is None:
+            first = await anext(chunks, None)
+        data = first
+        while data is not None:
+            yield data
+            data = await self._wait(anext(chunks, None), self._idle, self._idle, "the stream to continue")
+
+    def _until_first_byte(self) -> float | None:
+        if self._first_byte is None:
+            return None
+        return max(0.0, self._began + self._first_byte - asyncio.get_running_loop().time())
+
+    async def _wait(self, work: Awaitable[_T], left: float | None, limit: float | None, what: str) -> _T:
+        if left is None:
+            return await work
+        timeout = asyncio.timeout(left)
+        try:
+            async with timeout:
+                return await work
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+        raise self._timed_out(f"expected {what} within {limit} seconds, got nothing from the provider")
+
 
 logger = logging.getLogger("callstream")
 

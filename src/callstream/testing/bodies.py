@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from callstream.errors import UsageError
-from callstream.testing.answers import Route
 from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import HttpAnswer, ReceivedRequest
-from callstream.testing.provider import ProviderServer
+from callstream.testing.provider import ProviderServer, Route
 
 
 class BodiesProvider(ProviderServer):

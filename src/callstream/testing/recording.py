@@ -27,10 +27,9 @@ import msgspec
 
 from callstream.errors import UsageError
 from callstream.tap.pools import Pools, library_of
-from callstream.testing.answers import Route, base_path, wire_of
 from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import Frame, HttpAnswer, HttpServer, ReceivedRequest
-from callstream.testing.provider import ProviderServer
+from callstream.testing.provider import ProviderServer, Route, base_path, wire_of
 from callstream.testing.script import Cut
 
 _KEPT_REQUEST_HEADERS = frozenset(

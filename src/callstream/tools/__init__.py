@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from callstream.tools.check import StreamCheck
+from callstream.tools.check import Fault, StreamCheck, describe
 from callstream.tools.convert import Arguments, typed_arguments
 from callstream.tools.delta import AbortSignal
-from callstream.tools.fault import Fault, describe
-from callstream.tools.functions import CallClaims, ClaimedCall, call_claims, current_call, running_for
 from callstream.tools.progress import Progress, current_progress, no_progress
 from callstream.tools.schema import Provider
 from callstream.tools.streamed import Joined, Streamed, StreamedParameter
@@ -16,6 +14,8 @@ from callstream.tools.tool import (
     ArgsAbortHook,
     ArgsCompleteHook,
     ArgsDeltaHook,
+    CallClaims,
+    ClaimedCall,
     ErrorPolicy,
     FieldHook,
     Hook,
@@ -23,9 +23,12 @@ from callstream.tools.tool import (
     Reconcile,
     Start,
     Tool,
+    call_claims,
     check_field,
     check_hook_settings,
+    current_call,
     is_tool,
+    running_for,
     starts_early,
     tool,
 )

@@ -7,15 +7,594 @@ out.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from callstream.codec import repeated_name
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext import Change, JsonStream
-from callstream.tools.fault import Fault, describe, show
-from callstream.tools.judge import Judge
-from callstream.tools.keywords import kind_of
+from callstream.jsontext.path import Path, format_path
+from callstream.tools.keywords import (
+    alternatives_of,
+    choices_of,
+    equality_key,
+    expected_types,
+    first_texts,
+    is_of,
+    kind_of,
+    limit,
+    matches,
+    part_list,
+    part_map,
+    resolve,
+    scalar_faults,
+    string_faults,
+)
+
+# A fault of a call's arguments: where it is, what was expected there and what came, in a sentence for the model.
+
+_MAX_SHOWN: Final = 40
+_MAX_SENTENCES: Final = 5
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that does not fit. ``got`` is None where nothing is at ``path``.
+
+    ``rule`` is a sentence about the value for what "should be …" cannot express, such as a validator's own message.
+    """
+
+    path: Path
+    expected: str
+    got: str | None = None
+    rule: str | None = None
+
+    def __str__(self) -> str:
+        subject = f"the argument {_name(self.path)!r}" if self.path else "the arguments"
+        if self.rule is not None:
+            return f"{subject}: {self.rule}" if self.got is None else f"{subject}: {self.rule}, got {self.got}"
+        if self.got is None:
+            return f"{subject} is missing" if self.path else "the arguments are missing"
+        return f"{subject} should be {self.expected}, got {self.got}"
+
+
+class UnknownArgument(Fault, frozen=True):
+    """A name that the tool, or the object that it is in, does not have. ``known`` are those that the object has."""
+
+    known: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if len(self.path) == 1:
+            return f"there is no argument {_name(self.path)!r}"
+        text = f"there is no field {self.path[-1]!r} in the argument {_name(self.path[:-1])!r}"
+        return f"{text}, whose fields are {', '.join(self.known)}" if self.known else text
+
+
+class Misfit(ValueError):
+    """A value does not fit its annotation. The paths of the faults begin at the value."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("; ".join(map(str, faults)))
+        self.faults = faults
+
+    def within(self, path: Path) -> list[Fault]:
+        """The faults as seen from where the value is at this path."""
+        return [msgspec.structs.replace(fault, path=(*path, *fault.path)) for fault in self.faults]
+
+
+def _name(path: Path) -> str:
+    """``guest.rooms[0]``: a path as it is written in Python, without the root."""
+    return str(path[0]) if len(path) == 1 else format_path(path).removeprefix("$.")
+
+
+def describe(faults: Sequence[Fault], names: Iterable[str] = ()) -> str:
+    """The faults for the model, one sentence each, and the names of the tool's arguments if there are any."""
+    sentences = [str(fault) for fault in faults[:_MAX_SENTENCES]]
+    text = ". ".join([sentences[0], *(sentence[0].upper() + sentence[1:] for sentence in sentences[1:])])
+    if len(faults) > len(sentences):
+        text += f". There are {len(faults) - len(sentences)} more faults like these"
+    listed = ", ".join(names)
+    return f"{text}; its arguments are {listed}" if listed else text
+
+
+def show(value: Any) -> str:
+    """A value of JSON as a sentence names it."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"the number {value!r:.{_MAX_SHOWN}}"
+        case str():
+            return f"the string {value!r}" if len(value) <= _MAX_SHOWN else f"the string {value[:_MAX_SHOWN]!r}…"
+        case list() | tuple():
+            return "an array"
+        case dict():
+            return "an object"
+        case _:
+            return f"{type(value).__name__} {value!r:.{_MAX_SHOWN}}"
+
+
+# A JSON Schema against a value that is still being written: a fault is found as soon as nothing can mend it any more.
+#
+# ``Judge`` is fed a value in the order of its text: ``begin``, ``append`` for strings, what is inside, ``end``.
+# ``faults`` grows by what is certain, so it says nothing that the rest of the document could turn; at the end of the root it
+# is the verdict. Why that holds: every schema that applies to a value has one ``SchemaVerdict`` there. It fails by a keyword
+# that is decided by what has come (a type by the first character, a maximum by one too many), or because one that it needs
+# has failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contains`` are decided when their value ends.
+#
+# One value has one verdict per schema, however many lead to it, so the work is linear in the document for any schema.
+#
+# All keywords but those of ``KEYWORDS`` fit, and so do references that lead out of the schema or nowhere, and patterns that
+# Python cannot compile. Types may be in Gemini's capitals, and ``nullable`` is known.
+#
+# By hand, because no library judges a value that is not whole. In ``python -m bench.byhand`` a wrong second field is
+# certain after 32 of 4,070 characters; jsonschema could say it at the end. For values that are whole jsonschema is five
+# times as fast (100 µs against 500), and knows the keywords that are left out here, but the core does not depend on it:
+# see ``adk.calls``.
+
+OnVerdict: TypeAlias = Callable[[list[Fault] | None], None]
+"""Called with each fault of a check when it is found, or once with None if the value fits."""
+
+_OUTLINE: Final = frozenset({"type", "format", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
+_ROOT_OUTLINE: Final = _OUTLINE | {"properties", "required"}
+_CONTAINERS: Final = {"object": ("an object", "field"), "array": ("an array", "item")}
+
+_MAX_FAULTS: Final = 100
+"""Faults that are kept; more are not worth reading."""
+_MAX_NESTED: Final = 100
+"""Schemas that may lead to each other at one value."""
+
+
+class Judge:
+    """``eager``: the first fault is enough, as early as it is certain. Else all faults are wanted.
+
+    ``lenient``: a member of the root that is not required may be null, because models write null for what they leave out.
+    ``outline``: only the types of the root and of its members are judged, and which members are required.
+    ``formats``: strings are read by those of ``FORMATS``, as msgspec reads them.
+    """
+
+    def __init__(
+        self, schema: Any, *, eager: bool = False, lenient: bool = False, outline: bool = False, formats: bool = False
+    ) -> None:
+        self.root = schema
+        self.eager = eager
+        self.lenient = lenient
+        self.outline = outline
+        self.formats = formats
+        self.faults: list[Fault] = []
+        self._frames: list[ValueFrame] = []
+
+    def begin(self, step: str | int | None, kind: str, got: str) -> None:
+        """A value begins: the root (``step`` is None), or a member or an item of the open container.
+
+        ``kind`` is its type by the words of JSON Schema, where integers are numbers; ``got`` names it in sentences.
+        """
+        if step is None or not self._frames:
+            frame = ValueFrame(self, (), kind, got)
+            frame.check(self.root, self._on_root_verdict)
+        else:
+            parent = self._frames[-1]
+            frame = ValueFrame(self, (*parent.path, step), kind, got)
+            parent.begin_child(step, frame)
+        self._frames.append(frame)
+        for check in frame.list_checks():
+            check.begin()
+
+    def append(self, text: str) -> None:
+        """More of the string that is open."""
+        self._frames[-1].append(text)
+
+    def end(self, value: Any) -> None:
+        """The open value is whole."""
+        frame = self._frames.pop()
+        frame.got = show(value) if frame.kind == "string" else frame.got
+        for check in frame.list_checks():
+            check.decide(value)
+        if self._frames:
+            self._frames[-1].end_child(value)
+
+    def read(self, value: Any, step: str | int | None = None) -> None:
+        """All of a value at once."""
+        kind = kind_of(value)
+        self.begin(step, kind, show(value))
+        if self.outline and step is not None:
+            pass  # what is inside is not judged, and may be deep
+        elif kind == "string":
+            self.append(value)
+        elif kind == "object":
+            for name, member in value.items():
+                self.read(member, name)
+        elif kind == "array":
+            for index, item in enumerate(value):
+                self.read(item, index)
+        self.end(value)
+
+    def _on_root_verdict(self, faults: list[Fault] | None) -> None:
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults += [fault for fault in faults or () if fault not in self.faults]
+
+
+class ValueFrame:
+    """One value that is open: what has come of it, and a check for each schema that applies to it."""
+
+    __slots__ = ("_checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
+
+    def __init__(self, judge: Judge, path: Path, kind: str, got: str) -> None:
+        self.judge = judge
+        self.path = path
+        self.kind = kind
+        self.got = got
+        self.names: set[str] = set()
+        self.count = 0
+        self.length = 0
+        self.text: str | None = ""
+        self.seen: set[Any] = set()
+        self._checks: dict[int, SchemaVerdict] = {}
+
+    def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> SchemaVerdict:
+        """The check of that schema, with one more listener."""
+        found = self._checks.get(id(schema))
+        if found is None:
+            found = self._checks[id(schema)] = SchemaVerdict(self, schema)
+            found.listeners.append(on_verdict)
+            if nested < _MAX_NESTED:
+                found.expand(nested + 1)
+        elif found.is_expanding:
+            return found  # it refers to itself without anything in between, which says nothing
+        else:
+            found.listeners.append(on_verdict)
+        return found
+
+    def list_checks(self) -> list[SchemaVerdict]:
+        return list(self._checks.values())
+
+    def begin_child(self, step: str | int, child: ValueFrame) -> None:
+        self.count += 1
+        if isinstance(step, str):
+            self.names.add(step)
+        for check in self._checks.values():
+            check.begin_child(step, child)
+
+    def end_child(self, value: Any) -> None:
+        if self.kind != "array":
+            return
+        watching = [check for check in self._checks.values() if check.wants_unique]
+        if watching:
+            key = equality_key(value)
+            if key in self.seen:
+                for check in watching:
+                    check.fail(Fault(self.path, "an array without equal items", f"two of {show(value)}"))
+            self.seen.add(key)
+
+    def append(self, text: str) -> None:
+        self.length += len(text)
+        watching = [check for check in self._checks.values() if check.watches_text]
+        if watching:
+            self.text = None if self.text is None else self.text + text
+            for check in watching:
+                check.append()
+
+
+class SchemaVerdict:
+    """One schema at one value. ``fits`` is None while that is open."""
+
+    __slots__ = (
+        "_contained",
+        "_decided",
+        "_frame",
+        "_is_silent",
+        "_schema",
+        "_subs",
+        "_then",
+        "faults",
+        "fits",
+        "is_expanding",
+        "listeners",
+        "wants_unique",
+        "watches_text",
+    )
+
+    def __init__(self, frame: ValueFrame, schema: Any) -> None:
+        self._frame = frame
+        self._schema: dict[str, Any] = schema if isinstance(schema, dict) else {}
+        if frame.judge.outline:
+            known = _OUTLINE if frame.path else _ROOT_OUTLINE
+            self._schema = {word: part for word, part in self._schema.items() if word in known}
+        self.fits: bool | None = None
+        self.faults: list[Fault] = []
+        self.listeners: list[OnVerdict] = []
+        self.is_expanding = False
+        self.wants_unique = self._schema.get("uniqueItems") is True
+        self.watches_text = False
+        self._subs: list[SchemaVerdict] = []
+        self._then: list[Callable[[Any], None]] = []
+        self._contained = 0
+        self._decided = False
+        self._is_silent = schema is False
+        if self._schema.get("nullable") is True and frame.kind == "null":
+            self._schema = {}
+
+    # -- what comes --
+
+    def expand(self, nested: int) -> None:
+        """Finds the schemas that apply to the same value."""
+        self.is_expanding = True
+        schema, frame = self._schema, self._frame
+
+        def add(part: Any, on_verdict: OnVerdict) -> SchemaVerdict:
+            self._subs.append(frame.check(part, on_verdict, nested))
+            return self._subs[-1]
+
+        if "$ref" in schema:
+            add(resolve(frame.judge.root, schema["$ref"]), self._need)
+        for part in part_list(schema.get("allOf")):
+            add(part, self._need)
+        for word in ("anyOf", "oneOf"):
+            branches = part_list(schema.get(word))
+            if branches:
+                self._expand_choice(branches, word == "oneOf" and not frame.judge.outline, add)
+        if "not" in schema:
+            excluded = add(schema["not"], _ignore)
+            self._then.append(lambda value: self._exclude(excluded))
+        if "if" in schema:
+            self._expand_condition(schema, add)
+        self.is_expanding = False
+
+    def _expand_choice(
+        self, branches: list[Any], only_one: bool, add: Callable[[Any, OnVerdict], SchemaVerdict]
+    ) -> None:
+        checks: list[SchemaVerdict] = []
+        has_failed = False
+
+        def on_verdict(faults: list[Fault] | None) -> None:
+            if faults is not None and self._frame.judge.eager:
+                tell()
+
+        def tell() -> None:
+            nonlocal has_failed
+            if not has_failed and len(checks) == len(branches) and all(check.fits is False for check in checks):
+                has_failed = True
+                self.fail(*_merge([check.faults for check in checks], self._frame))
+
+        def decide(value: Any) -> None:
+            tell()
+            if only_one and sum(check.fits is True for check in checks) > 1:
+                self.fail(Fault(self._frame.path, "what only one of the alternatives allows", self._frame.got))
+
+        for branch in branches:
+            checks.append(add(branch, on_verdict))
+        self._then.append(decide)
+
+    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], SchemaVerdict]) -> None:
+        """``else`` counts from when ``if`` has failed, ``then`` when it has turned out to fit, at the end."""
+        parts: dict[str, SchemaVerdict] = {}
+
+        def on_if(faults: list[Fault] | None) -> None:
+            if faults is not None and "else" in parts and not parts["if"].has_failed_before(faults):
+                self._need(parts["else"].faults or None)
+
+        def on_else(faults: list[Fault] | None) -> None:
+            if parts["if"].fits is False:
+                self._need(faults)
+
+        def decide(value: Any) -> None:
+            if parts["if"].fits is True and "then" in parts:
+                self._need(parts["then"].faults or None)
+
+        listeners: dict[str, OnVerdict] = {"if": on_if, "then": _ignore, "else": on_else}
+        for word, on_verdict in listeners.items():
+            if word in schema:
+                parts[word] = add(schema[word], on_verdict)
+        self._then.append(decide)
+
+    def begin(self) -> None:
+        """The first character has come: the type is known."""
+        frame = self._frame
+        if self._is_silent:
+            self.fail(
+                UnknownArgument(frame.path, "left out", frame.got)
+                if frame.path and isinstance(frame.path[-1], str)
+                else Fault(frame.path, "left out", frame.got)
+            )
+            return
+        types = expected_types(self._schema)
+        if types and not any(is_of(type_, frame.kind) for type_, _ in types):
+            self._is_silent = True
+            self.fail(Fault(frame.path, " or ".join(words for _, words in types), frame.got))
+            return
+        choices = choices_of(self._schema)
+        if choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
+            self._is_silent = True
+            self.fail(Fault(frame.path, alternatives_of(choices), frame.got))
+        self.watches_text = frame.kind == "string" and (
+            choices is not None or limit(self._schema, "maxLength") is not None
+        )
+
+    def begin_child(self, step: str | int, child: ValueFrame) -> None:
+        """A member or an item begins."""
+        if self._is_silent:
+            return
+        most = limit(self._schema, "maxProperties" if isinstance(step, str) else "maxItems")
+        if most is not None and self._frame.count == int(most) + 1:
+            container, unit = _CONTAINERS[self._frame.kind]
+            limited = _count(most, unit)
+            self.fail(Fault(self._frame.path, f"{container} of at most {limited}", f"more than {limited}"))
+        for part in self._parts_at(step, child.kind):
+            child.check(part, self._need_known if part is False else self._need)
+        if isinstance(step, int) and "contains" in self._schema:
+            child.check(self._schema["contains"], self._on_contained_verdict)
+
+    def append(self) -> None:
+        if self._is_silent:
+            return
+        frame = self._frame
+        most = limit(self._schema, "maxLength")
+        if most is not None and frame.length > most:
+            self._is_silent = True
+            got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
+            self.fail(Fault(frame.path, f"at most {most:g} characters long", got))
+            return
+        choices = choices_of(self._schema)
+        if choices is not None:
+            text = frame.text or ""
+            if not any(choice.startswith(text) for choice in first_texts(choices)):
+                self._is_silent = True
+                got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
+                self.fail(Fault(frame.path, alternatives_of(choices), got))
+
+    # -- what is decided --
+
+    def decide(self, value: Any) -> None:
+        """The value is whole."""
+        if self._decided:
+            return
+        self._decided = True
+        for sub in self._subs:
+            sub.decide(value)
+        if not self._is_silent:
+            for found in self._end_faults(value):
+                self.fail(found)
+        for decide in self._then:
+            decide(value)
+        if self.fits is None:
+            self.fits = True
+            for on_verdict in self.listeners:
+                on_verdict(None)
+
+    def fail(self, *faults: Fault) -> None:
+        self.fits = False
+        self.faults += faults
+        for on_verdict in self.listeners:
+            on_verdict(list(faults))
+
+    def has_failed_before(self, faults: list[Fault]) -> bool:
+        """Whether it had failed when these were found."""
+        return len(self.faults) > len(faults)
+
+    def _need(self, faults: list[Fault] | None) -> None:
+        if faults is not None:
+            self.fail(*faults)
+
+    def _need_known(self, faults: list[Fault] | None) -> None:
+        """As ``_need``, of a member that must not be there: the fault names those that may."""
+        known = tuple(part_map(self._schema.get("properties")))
+        self._need([_with_known(fault, known) for fault in faults or ()] or None)
+
+    def _on_contained_verdict(self, faults: list[Fault] | None) -> None:
+        if faults is not None:
+            return
+        self._contained += 1
+        most = limit(self._schema, "maxContains")
+        if most is not None and self._contained == int(most) + 1:
+            self.fail(
+                Fault(self._frame.path, f"an array with at most {most:g} items of that kind", f"more than {most:g}")
+            )
+
+    def _exclude(self, excluded: SchemaVerdict) -> None:
+        if excluded.fits is True:
+            self.fail(Fault(self._frame.path, "something that the schema does not exclude", self._frame.got))
+
+    def _parts_at(self, step: str | int, kind: str) -> Iterator[Any]:
+        schema = self._schema
+        if isinstance(step, int):
+            prefix = part_list(schema.get("prefixItems"))
+            if step < len(prefix):
+                yield prefix[step]
+            elif isinstance(schema.get("items"), dict | bool):
+                yield schema["items"]
+            return
+        is_named = False
+        properties = part_map(schema.get("properties"))
+        judge = self._frame.judge
+        is_left_out = kind == "null" and judge.lenient and not self._frame.path
+        if step in properties:
+            is_named = True
+            if not (is_left_out and step not in part_list(schema.get("required"))):
+                yield properties[step]
+        for pattern, part in part_map(schema.get("patternProperties")).items():
+            if matches(pattern, step):
+                is_named = True
+                yield part
+        if not is_named and "additionalProperties" in schema:
+            yield schema["additionalProperties"]
+
+    def _end_faults(self, value: Any) -> Iterator[Fault]:
+        schema, frame = self._schema, self._frame
+        choices = choices_of(schema)
+        if choices is not None and equality_key(value) not in map(equality_key, choices):
+            yield Fault(frame.path, alternatives_of(choices), show(value))
+            return
+        expected: Iterator[str] = iter(())
+        match frame.kind:
+            case "number":
+                types = expected_types(schema)
+                if types and not any(is_of(type_, frame.kind, value) for type_, _ in types):
+                    yield Fault(frame.path, " or ".join(words for _, words in types), frame.got)
+                    return
+                expected = scalar_faults(schema, value)
+            case "string":
+                expected = string_faults(schema, value, formats=frame.judge.formats)
+            case "object":
+                yield from self._missing_faults()
+                least = limit(schema, "minProperties")
+                if least is not None and frame.count < least:
+                    yield self._too_few(least)
+            case "array":
+                least = limit(schema, "minItems")
+                if least is not None and frame.count < least:
+                    yield self._too_few(least)
+                yield from self._contains_faults()
+        for words in expected:
+            yield Fault(frame.path, words, show(value))
+
+    def _too_few(self, least: float) -> Fault:
+        container, unit = _CONTAINERS[self._frame.kind]
+        expected = f"{container} of at least {_count(least, unit)}"
+        return Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
+
+    def _missing_faults(self) -> Iterator[Fault]:
+        frame = self._frame
+        names = [name for name in part_list(self._schema.get("required")) if isinstance(name, str)]
+        for name, needed in part_map(self._schema.get("dependentRequired")).items():
+            if name in frame.names:
+                names += [each for each in part_list(needed) if isinstance(each, str)]
+        for name in dict.fromkeys(names):
+            if name not in frame.names:
+                yield Fault((*frame.path, name), "a value")
+
+    def _contains_faults(self) -> Iterator[Fault]:
+        if "contains" not in self._schema:
+            return
+        least = limit(self._schema, "minContains")
+        least = 1 if least is None else least
+        if self._contained < least:
+            yield Fault(
+                self._frame.path, f"an array with at least {least:g} items of one kind", f"one with {self._contained}"
+            )
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
+
+
+def _with_known(fault: Fault, known: tuple[str, ...]) -> Fault:
+    return msgspec.structs.replace(fault, known=known) if isinstance(fault, UnknownArgument) else fault
+
+
+def _ignore(faults: list[Fault] | None) -> None:
+    """The verdict is asked for later."""
+
+
+def _merge(branches: list[list[Fault]], frame: ValueFrame) -> list[Fault]:
+    """The faults of a value that fits no branch. The branch that comes nearest is the one that was meant."""
+    if all(faults[0].path == frame.path for faults in branches):
+        expected = list(dict.fromkeys(faults[0].expected for faults in branches))
+        return [Fault(frame.path, " or ".join(expected), branches[0][0].got)]
+    return min((faults for faults in branches if faults[0].path != frame.path), key=len)
 
 
 def faults(schema: Any, value: Any, *, lenient: bool = True, formats: bool = False) -> list[Fault]:

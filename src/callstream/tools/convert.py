@@ -23,9 +23,8 @@ import msgspec
 
 from callstream.errors import InvalidArguments, WireError
 from callstream.jsontext.path import Path, parse_path
-from callstream.tools.check import StreamCheck
+from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, show
 from callstream.tools.check import faults as find_faults
-from callstream.tools.fault import Fault, Misfit, UnknownArgument, describe, show
 from callstream.tools.keywords import FORMATS, TYPE_WORDS
 from callstream.tools.models import is_json, is_of_pydantic, model_converter, model_schema, parts_of, uses_pydantic
 from callstream.tools.schema import judged_schema, msgspec_schema

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
 from callstream.jsontext.path import Path
+from callstream.tools.check import Fault, Misfit, UnknownArgument, show
 from callstream.tools.check import faults as find_faults
-from callstream.tools.fault import Fault, Misfit, UnknownArgument, show
 from callstream.tools.keywords import FORMATS, TYPE_WORDS
 
 _EXPECTED: Final = {

@@ -17,7 +17,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import Passage, Passing, Reasoning, StrictText
+from callstream.wire.collapsing import LoneReasoning, Passage, Passing, Reasoning, StrictText
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame, SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
@@ -37,7 +37,6 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
-from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.transcript import WireCall, json_text
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})

@@ -22,7 +22,7 @@ from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived
 from callstream.wire.anthropic import add_beta
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import Passing, Reasoning
+from callstream.wire.collapsing import LoneReasoning, Passing, Reasoning
 from callstream.wire.decoder import Decoder
 from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming
 from callstream.wire.framing import Frame, Framing
@@ -41,7 +41,6 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
-from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.transcript import WireCall, text_of
 
 # -- decoding ----------------------------------------------------------------------------------------------------------

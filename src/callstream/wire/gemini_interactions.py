@@ -21,7 +21,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import ResultReceived
 from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import Output, Passing, Reasoning, changed, read_json
+from callstream.wire.collapsing import LoneReasoning, Output, Passing, Reasoning, changed, read_json
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame
 from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
@@ -36,7 +36,6 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
-from callstream.wire.thoughts import LoneReasoning
 from callstream.wire.transcript import WireCall, json_text
 
 NORMAL_STATUSES = frozenset({"completed", "requires_action"})

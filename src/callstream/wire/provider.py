@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from callstream import codec
 from callstream.events import CallCompleted, CallDiscarded, CallStarted, RequestEvent, WireEvent
-from callstream.wire.collapsing import Check, Collapser, judge, read_json
+from callstream.wire.collapsing import Check, Collapser, LoneReasoning, judge, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.joining import Joint
 from callstream.wire.requests import (
@@ -26,7 +26,6 @@ from callstream.wire.requests import (
     all_tools,
     last_turn,
 )
-from callstream.wire.thoughts import LoneReasoning
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
 IsLeftOut: TypeAlias = Callable[[], bool]

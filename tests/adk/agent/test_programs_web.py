@@ -14,7 +14,7 @@ from google.adk.apps import App
 
 from callstream.adk import ADKAgent
 from callstream.ag_ui_adk import ADKAgent as CompatibleAgent
-from callstream.ag_ui_adk.agent import CompatibleOptions
+from callstream.ag_ui_adk.endpoint import CompatibleOptions
 from callstream.errors import UsageError
 from callstream.testing import Finish, Text, ToolCall
 from callstream.view import Passage, RunView

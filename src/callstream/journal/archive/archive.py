@@ -23,20 +23,22 @@ from callstream.errors import JournalError
 from callstream.events import Record, in_order
 from callstream.journal.archive.objects import ArchiveAway, ObjectMissing, Objects, Unnamed
 from callstream.journal.follow import Folded, Page
-from callstream.journal.packs import (
+from callstream.journal.rows import call_with_pieces, find_folded_range, from_json, record_of
+from callstream.journal.store import CallFilter, StoreReader
+from callstream.journal.whole import (
     NONCE_BYTES,
     Due,
     Pack,
     PackPlace,
     Packs,
+    WholeCall,
+    WholeRecord,
+    WholeRun,
     decode_run,
     digest_of,
     encode_run,
     make_pack,
 )
-from callstream.journal.rows import call_with_pieces, find_folded_range, from_json, record_of
-from callstream.journal.store import CallFilter, StoreReader
-from callstream.journal.whole import WholeCall, WholeRecord, WholeRun
 
 PACK_RUNS = 500
 PACK_BYTES = 4 * 1024 * 1024

@@ -22,11 +22,10 @@ import msgspec
 from nats.aio.subscription import Subscription
 
 from callstream.errors import JournalError
-from callstream.journal.log import Heard, Settle
 from callstream.journal.nats.link import NatsAddress, NatsLink
 from callstream.journal.rows import RecordColumns
 from callstream.journal.store import StoreAway
-from callstream.journal.writer import Stale
+from callstream.journal.writer import Heard, Settle, Stale
 
 # -- messages of the log, and those of one writer sorted by run: pure --------------------------------------------------
 # A message is what one batch brings: a list of parts, one a run, each with the number of its first record, how many there

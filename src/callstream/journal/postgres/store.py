@@ -27,7 +27,6 @@ import msgspec
 from callstream.calls import CallState
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
-from callstream.journal.packs import Due, PackFigures, PackPlace, PackState
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.postgres.link import LONG_SECONDS, PASSING, Address, Link, PostgresWatch, failure
 from callstream.journal.postgres.reader import PostgresReader
@@ -42,7 +41,7 @@ from callstream.journal.store import (
     forgotten_mark,
     must_migrate,
 )
-from callstream.journal.whole import WholeRun, folded_rows, plan_of
+from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, folded_rows, plan_of
 from callstream.journal.writer import Committed, Stale, Writer
 
 # -- packs -------------------------------------------------------------------------------------------------------------

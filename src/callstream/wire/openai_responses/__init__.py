@@ -15,6 +15,7 @@ import msgspec
 
 from callstream import codec
 from callstream.wire.collapsing import (
+    LoneReasoning,
     NumberedCall,
     NumberedCollapser,
     Output,
@@ -49,7 +50,6 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.thoughts import LoneReasoning
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
