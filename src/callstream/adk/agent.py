@@ -352,7 +352,13 @@ class ADKAgent:
         return frozenset({self._app.name})
 
     def _all_input(self, given: RunAgentInput, heard: frozenset[str]) -> InputKept:
-        data = {"input": given.model_dump(mode="json", by_alias=True, exclude_none=True), "heard": sorted(heard)}
+        """All but the credentials of earlier turns: clients send them with every run, and the session has them."""
+        run_input = given.model_dump(mode="json", by_alias=True, exclude_none=True)
+        names = called_in(given.messages)
+        for message in run_input["messages"]:
+            if names.get(message.get("toolCallId")) == CREDENTIAL:
+                message["content"] = ""
+        data = {"input": run_input, "heard": sorted(heard)}
         return InputKept(self._app.name, pack(json.dumps(data).encode()), attempts=self.max_attempts)
 
     async def go_on(self, run_id: str) -> StartedRun:

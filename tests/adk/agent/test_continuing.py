@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,14 +23,17 @@ from callstream.adk import ADKAgent
 from callstream.adk.resuming import KeptSession, ResumedSessions, keep_session
 from callstream.calls import CallState
 from callstream.errors import CannotGoOn
-from callstream.events import RunEnded
+from callstream.events import InputKept, RunEnded
+from callstream.runtime.continuing import unpack
 from callstream.testing import Finish, Parallel, Text, ToolCall
 from callstream.view import Passage, RunView
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.gated import PATIENCE
 
 from .agents import adk_agent, gemini
+from .asking import API_KEY, asked_in, reply
 from .clients import Client, dumped
+from .test_credentials import Calendar
 
 pytestmark = pytest.mark.asyncio
 END = [Text("Done."), Finish()]
@@ -222,6 +226,46 @@ async def test_a_run_that_brings_the_result_of_a_job_goes_on_with_it(tmp_path: P
     responses = [each.response for event in session.events for each in event.get_function_responses()]
     assert responses == [{"status": "ordered"}, {"status": "came"}, {"result": "write done"}]
     assert place.began == ["write", "write"]
+
+
+async def test_a_credential_of_an_earlier_turn_is_not_kept(tmp_path: Path, models: Models) -> None:
+    """Clients send all of a thread with every run. The turn that it was given in is over, and the session has it."""
+    place = Place()
+
+    @tool(replay="safe")
+    async def write() -> str:
+        """Writes."""
+        return await place.pass_by("write")
+
+    calendar = Calendar(API_KEY)
+    script = [
+        [ToolCall("read_calendar", {}), Finish()],
+        [Text("Nothing today."), Finish()],
+        [Text("I write."), ToolCall("write", {}), Finish()],
+        END,
+    ]
+    async with scripted("gemini", script) as provider, AsyncExitStack() as stack:
+        tools = [FunctionTool(calendar.tool()), write]
+        processes = await stack.enter_async_context(
+            Processes(tmp_path, lambda: agent_of(gemini(models, provider), *tools))
+        )
+        async with processes.next() as agent:
+            client = Client(agent)
+            await client.send("What is today?")
+            asked = asked_in(client, interrupts=False)
+            await reply(client, asked["id"], "s3cret", interrupts=False)
+            assert client.text() == "Nothing today."
+        assert "s3cret" in json.dumps(client.messages)
+        again = {"id": "user-3", "role": "user", "content": "Write it down"}
+        run_id = await processes.begin(place, messages=[*client.messages, again])
+        async with processes.next() as agent:
+            kept = [record.event async for record in agent.callstream.journal.read(run_id)]
+            (run_input,) = [unpack(event.data) for event in kept if isinstance(event, InputKept)]
+            assert b"Write it down" in run_input
+            assert b"s3cret" not in run_input
+        place.passed.set()
+        assert said(await processes.go_on(run_id)) == ["I write.", "Done."]
+    assert [credential.api_key for credential in calendar.credentials] == ["s3cret"]
 
 
 async def test_a_transfer_that_was_interrupted_is_done_again(tmp_path: Path, models: Models) -> None:
