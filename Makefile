@@ -71,7 +71,7 @@ PURE = src/callstream/errors.py,src/callstream/events.py,src/callstream/codec.py
 PURE_COVERAGE = 100
 
 # One module a table, each run as `python -m bench.<name>`.
-TABLES = preview decode rewrite journal hooks endtoend pace many shapes server hostile eager early uistream reader byhand gateway simulated
+TABLES = preview decode rewrite journal hooks endtoend pace many shapes server hostile eager early uistream reader byhand gateway tricks simulated
 
 # Environments beside the usual one: what is compared with, and the oldest versions that are declared.
 RIVAL = .venv-ag-ui-adk

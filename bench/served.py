@@ -99,10 +99,15 @@ def main() -> None:
     parser.add_argument("--maker", choices=("gemini", "anthropic", "litellm"), default="gemini")
     parser.add_argument("--journal", help="the URL of Callstream's journal (default: a new SQLite file)")
     parser.add_argument("--gather", type=float, help="milliseconds for which the journal gathers (default: its own)")
+    parser.add_argument("--without", help="one of the tricks of bench.tricks, which is switched off")
     parser.add_argument("--core", type=int, help="the only core that this process may use")
     options = parser.parse_args()
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
+    if options.without is not None:
+        from bench.tricks import TRICKS
+
+        TRICKS[options.without]()
     logging.disable(logging.CRITICAL)
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)

@@ -33,10 +33,16 @@ SPARE = 60.0
 
 @contextmanager
 def server(
-    which: str, base_url: str, journal: str | None = None, maker: Maker = "gemini", *, gather: float | None = None
+    which: str,
+    base_url: str,
+    journal: str | None = None,
+    maker: Maker = "gemini",
+    *,
+    gather: float | None = None,
+    without: str | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Its address and process id. ``journal``: the URL of Callstream's, in place of a new SQLite file. ``gather``: the
-    milliseconds for which that gathers what runs bring, in place of its own.
+    milliseconds for which that gathers what runs bring, in place of its own. ``without``: a trick that is switched off.
     """
     python = interpreter(maker) if which == "ag_ui_adk" or maker == "litellm" else sys.executable
     command = [python, "-W", "ignore", "-m", "bench.served", "--which", which, "--provider", base_url, "--core", "0"]
@@ -45,6 +51,8 @@ def server(
         command += ["--journal", journal]
     if gather is not None:
         command += ["--gather", f"{gather:g}"]
+    if without is not None:
+        command += ["--without", without]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
