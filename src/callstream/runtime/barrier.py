@@ -13,12 +13,14 @@ from typing import Any, TypeAlias, cast
 from callstream import codec
 from callstream.calls import Call, CallEvent, CallState, Ledger, refusal
 from callstream.errors import CallRejected, TransitionError
-from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, DiscardReason, RunEvent
+from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, DiscardReason, RunEvent
 from callstream.hooks import CallHooks, Outcome
 from callstream.runtime.engine import Toolbox
 from callstream.runtime.log import Ending
 from callstream.tools import StreamCheck, Tool
 
+CallListener: TypeAlias = Callable[[CallEvent, Call, int], None]
+"""Called with each event of a call, what it has made of the call, and the number of its record."""
 Write: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
 """Records events of the run, also while it is being ended."""
 
@@ -47,14 +49,21 @@ class Barrier:
         hooked = self._hooks.get(call_id)
         return None if hooked is None else hooked.seconds
 
-    def apply(self, event: CallEvent, call: Call, seq: int) -> None:
-        """An event, which is the run's record of that number, has made the call what it is now."""
-        if isinstance(event, CallStarted):
-            self._start(call)
-            return
-        hooked = self._hooks.get(event.call_id)
-        if hooked is None:
-            return
+    def listener(self, call: Call) -> CallListener | None:
+        """What the hooks of the call, which has started, have to hear of it. None if it has none."""
+        own = self.own_tools.get(call.call_id)
+        hooks = self._toolbox.hooks_of(call.name, own)
+        check = self._toolbox.stream_check(call.name, own) if call.encoding == "json" else None
+        if check is not None:
+            self._checks[call.call_id] = check
+        if not hooks and check is None:
+            return None
+        settings = self._toolbox.hook_settings(call.name, own)
+        on_failure = partial(self._record_outcome, call.call_id)
+        hooked = self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)
+        return partial(self._apply, hooked)
+
+    def _apply(self, hooked: CallHooks, event: CallEvent, call: Call, seq: int) -> None:
         if isinstance(event, ArgsAppended):
             if not self._is_refused_now(hooked, call, event.text):
                 hooked.push(event.text, seq)
@@ -131,19 +140,8 @@ class Barrier:
         hooked.refuse(call, *check.refusal)
         return True
 
-    def _start(self, call: Call) -> None:
-        own = self.own_tools.get(call.call_id)
-        hooks = self._toolbox.hooks_of(call.name, own)
-        check = self._toolbox.stream_check(call.name, own) if call.encoding == "json" else None
-        if check is not None:
-            self._checks[call.call_id] = check
-        if hooks or check is not None:
-            settings = self._toolbox.hook_settings(call.name, own)
-            on_failure = partial(self._record_outcome, call.call_id)
-            self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)
-
     async def _record_outcome(self, call_id: str, outcome: Outcome) -> Call:
-        """Records that hooks ended the call. The record comes back through ``take``, where it changes nothing any more."""
+        """Records that hooks ended the call. The record comes back, and changes nothing any more."""
         await self._write([CallDiscarded(call_id, cast(DiscardReason, outcome.reason), outcome.detail)])
         if outcome.fails_run:
             self.failure = outcome.error

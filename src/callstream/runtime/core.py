@@ -51,7 +51,7 @@ from callstream.events import (
     RunOutcome,
 )
 from callstream.runtime.answers import Answers, Directory
-from callstream.runtime.barrier import Barrier, mistake
+from callstream.runtime.barrier import Barrier, CallListener, mistake
 from callstream.runtime.continuing import Keeping, KeptTurn, OnDivergence, Replay
 from callstream.runtime.engine import Engine, OnRejected, check_rejected
 from callstream.runtime.log import Ending, EventsThen, RunLog, TextLimits, Then, describe, submitted, wait_for_result
@@ -101,6 +101,8 @@ class RunCore(ABC):
             on_excess=self._end_at_limit,
         )
         self._barrier = Barrier(engine, self._ledger, self._write)
+        self._listeners: dict[str, tuple[CallListener, ...]] = {}
+        """What hears of each event of a call: its hooks, and its tool if that may begin early. Most calls have neither."""
         self.schedule: Callable[[Callable[[], object]], None] = partial(engine.journal.schedule, run_id)
         """Calls what will record something, together with what other runs want to record: see ``Journal.schedule``."""
         self.directory = Directory(engine.journal, thread_id, principal)
@@ -130,8 +132,8 @@ class RunCore(ABC):
         """The current task runs a tool of this run."""
 
     @abstractmethod
-    def _apply_to_early_tools(self, event: CallEvent, call: Call) -> None:
-        """An event has made the call what it is now."""
+    def _early_listener(self, call: Call) -> CallListener | None:
+        """What the call's tool has to hear of it, if that may begin early. The call has started."""
 
     @abstractmethod
     async def _settle_early_tool(self, call_id: str) -> None:
@@ -440,10 +442,11 @@ class RunCore(ABC):
             own = tools.get(call.name)
             if own is not None:
                 self._barrier.own_tools[call_id] = own
-            if call.state is CallState.ARGS_COMPLETE:
-                self._barrier.apply(CallStarted(call_id, call.name), call, self.seq)
-                self._barrier.apply(ArgsAppended(call_id, call.args_json or ""), call, self.seq)
-                self._barrier.apply(CallCompleted(call_id, call.args_json), call, self.seq)
+            hear = self._barrier.listener(call) if call.state is CallState.ARGS_COMPLETE else None
+            if hear is not None:
+                self._listeners[call_id] = (hear,)
+                hear(ArgsAppended(call_id, call.args_json or ""), call, self.seq)
+                hear(CallCompleted(call_id, call.args_json), call, self.seq)
 
     # -- inside --
 
@@ -490,8 +493,12 @@ class RunCore(ABC):
             return
         before = self._ledger.get(event.call_id)
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
-        self._barrier.apply(event, call, seq)
-        self._apply_to_early_tools(event, call)
+        if isinstance(event, CallStarted):
+            listeners = self._barrier.listener(call), self._early_listener(call)
+            if any(listeners):
+                self._listeners[call.call_id] = tuple(hear for hear in listeners if hear is not None)
+        for hear in self._listeners.get(event.call_id, ()):
+            hear(event, call, seq)
         if call is before:
             return  # a piece, mostly
         if isinstance(event, CallDiscarded):

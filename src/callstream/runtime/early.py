@@ -53,7 +53,7 @@ from callstream.events import (
 )
 from callstream.hooks.thread import HookThread
 from callstream.jsontext.stream import Change, JsonStream
-from callstream.runtime.barrier import Write
+from callstream.runtime.barrier import CallListener, Write
 from callstream.runtime.core import RunCore
 from callstream.runtime.log import Ending
 from callstream.runtime.tooluse import ToolUse
@@ -278,7 +278,8 @@ class EarlyRun:
 
     # -- what happens to the call --
 
-    def apply(self, event: CallEvent, call: Call) -> None:
+    def apply(self, event: CallEvent, call: Call, seq: int) -> None:
+        """Hears an event of the call: see ``CallListener``."""
         match event:
             case ArgsAppended(text=text):
                 self._guard(lambda args: args.feed(text))
@@ -535,20 +536,16 @@ class EarlyRuns:
         """
         self._expected[call_id] = policy, own
 
-    def apply(self, event: CallEvent, call: Call) -> None:
-        """An event has made the call what it is now."""
-        early = self._runs.get(event.call_id)
-        if early is None:
-            if event.call_id not in self._expected:
-                return
-            policy, own = self._expected.pop(event.call_id)
-            tool = own or self._run.engine.tools.get(call.name) if policy != "never" else None
-            if tool is None or not starts_early(tool) or call.name in self.held:
-                return
-            is_recorded = policy == "record"
-            early = EarlyRun(self._run, self._tool_use, self._write, call, tool, is_recorded=is_recorded)
-            self._runs[event.call_id] = early
-        early.apply(event, call)
+    def listener(self, call: Call) -> CallListener | None:
+        """What the tool of the call, which has started, has to hear of it. None if it does not begin early."""
+        policy, own = self._expected.pop(call.call_id, ("never", None))
+        tool = own or self._run.engine.tools.get(call.name) if policy != "never" else None
+        if tool is None or not starts_early(tool) or call.name in self.held:
+            return None
+        is_recorded = policy == "record"
+        early = EarlyRun(self._run, self._tool_use, self._write, call, tool, is_recorded=is_recorded)
+        self._runs[call.call_id] = early
+        return early.apply
 
     def begun(self, call_id: str) -> EarlyRun | None:
         """The early run of that call, if it has begun."""

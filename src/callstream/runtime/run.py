@@ -26,6 +26,7 @@ from callstream.events import (
     RunStarted,
 )
 from callstream.journal import Journal
+from callstream.runtime.barrier import CallListener
 from callstream.runtime.claims import Claims, EarlierCalls, outcome_of
 from callstream.runtime.continuing import OnDivergence, Replay
 from callstream.runtime.core import RunCore
@@ -394,8 +395,8 @@ class Run(RunCore):
         call_claims.set(None)  # this is the tool itself
         current_model_call.set(None)
 
-    def _apply_to_early_tools(self, event: CallEvent, call: Call) -> None:
-        self.early.apply(event, call)
+    def _early_listener(self, call: Call) -> CallListener | None:
+        return self.early.listener(call)
 
     async def _settle_early_tool(self, call_id: str) -> None:
         await self.early.settle(call_id)
