@@ -17,7 +17,7 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
 from callstream.journal.sqlite import reader, sqlite_path
-from callstream.journal.sqlite.reader import SqliteFile
+from callstream.journal.sqlite.store import SqliteFile
 from callstream.journal.store import forget_filter
 
 from .conftest import sqlite_url

@@ -21,10 +21,11 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
-from callstream.journal.queue import GroupCommit, Then, deliver
+from callstream.journal.queue import AppendQueue, Then, Waiting, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Outage, Store, StoreAway
-from callstream.journal.writer import Writer, with_process
+from callstream.journal.store import Store, StoreAway, Unstorable
+from callstream.journal.writer import Committed, Writer, with_process
+from callstream.waits import Flag, TimeLimit
 
 _T = TypeVar("_T")
 LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
@@ -34,6 +35,144 @@ _RENEW_AGAIN = 1.0
 _DUTIES_SECONDS = 1.0
 _generation = 0
 """How often the process was forked. Asking for its id instead would be a system call for every append."""
+_MAX_BACK_OFF = 0.25
+_LEAST_SECONDS = 1.0
+"""For a commit of appends that have waited so long already that hardly any of their time is left."""
+_PASSING_SECONDS = 1.0
+_REFUSAL_SECONDS = 30.0
+"""How long a refusal counts if no further append is tried."""
+
+
+class Outage:
+    """Whether the store takes appends. The log says once that it cannot be written, and once that it can again.
+
+    A lock or a restart that passes within a second is not worth a line, unless an append has failed by then. A store that
+    was away is back as soon as anything was written to it. One that refused an append (a full disk) may well take a
+    smaller row, so it has to take an append.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._since: float | None = None
+        self._is_told = False
+        self._refusal: JournalError | None = None
+        self._refused_at = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        return self._since is not None
+
+    @property
+    def refusal(self) -> JournalError | None:
+        """Why the store has refused an append a moment ago and has taken none since."""
+        return self._refusal if time.monotonic() - self._refused_at < _REFUSAL_SECONDS else None
+
+    def begin(self, error: JournalError, *, gave_up: bool = False) -> None:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if not isinstance(error, StoreAway):
+            self._refusal, self._refused_at = error, now
+        if not self._is_told and (gave_up or self._refusal or now - self._since >= _PASSING_SECONDS):
+            self._is_told = True
+            _log.error("the journal cannot be written, trying again: %s", error)
+
+    def end(self, *, by_append: bool) -> None:
+        if self._since is None or (self._refusal is not None and not by_append):
+            return
+        if self._is_told:
+            seconds = time.monotonic() - self._since
+            _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
+        self._since, self._is_told, self._refusal = None, False, None
+
+
+class GroupCommit:
+    """One task on the journal's thread writes all that waits in one transaction, in the order in which it came.
+
+    ``queue`` takes appends from any loop; ``run`` runs on the journal's.
+    """
+
+    def __init__(self, store: Store, followers: Followers, settings: JournalSettings, outage: Outage) -> None:
+        self._store = store
+        self._followers = followers
+        self._outage = outage
+        self._patience = settings.retry_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = Flag()
+        self._limit = TimeLimit()
+        self.queue = AppendQueue(
+            settings.max_pending_bytes, settings.retry_seconds, self._wake, gather=settings.gather_seconds
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Commits what comes until it has to stop and nothing waits any more."""
+        self._loop = asyncio.get_running_loop()
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._news.set())
+        while True:
+            if self.queue.may_sleep() and not stop.is_set():
+                await self._news.wait()
+            else:
+                await asyncio.sleep(0)  # the lease is renewed on this loop, under full load too
+            self._news.clear()
+            if batch := self.queue.take():
+                await self._commit(batch)
+            if stop.is_set() and not len(self.queue):
+                return
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            call_in(self._loop, self._news.set)
+
+    async def _commit(self, batch: Sequence[Waiting]) -> None:
+        back_off = 0.01
+        while batch:
+            try:
+                committed = await self._in_time(batch)
+            except StoreAway as error:
+                self._outage.begin(error)
+                batch = self._still_in_time(batch, error)
+                if batch:
+                    await asyncio.sleep(min(back_off, max(0.0, batch[0].deadline - time.monotonic())))
+                back_off = min(back_off * 2, _MAX_BACK_OFF)
+            except JournalError as error:
+                if len(batch) == 1:
+                    if not isinstance(error, Unstorable):
+                        self._outage.begin(error)
+                    self.queue.settle(batch, [error])
+                    return
+                for waiting in batch:  # one of them may be what the store cannot take
+                    await self._commit([waiting])
+                return
+            else:
+                if committed.changed:
+                    self._outage.end(by_append=True)
+                self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
+                return
+
+    async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
+        """The commit, given up when the first of the batch has waited for as long as it may: no server may never answer."""
+        if self._store.blocks:
+            return await self._store.commit(batch)
+        seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
+        try:
+            return await self._limit.hold(seconds, self._store.commit(batch))
+        except TimeoutError as error:
+            raise StoreAway(f"{self._store.where} did not answer within {seconds:.1f} s") from error
+
+    def _still_in_time(self, batch: Sequence[Waiting], error: StoreAway) -> Sequence[Waiting]:
+        now = time.monotonic()
+        late = [waiting for waiting in batch if waiting.deadline <= now]
+        if late:
+            self._outage.begin(error, gave_up=True)
+            why = str(error).removeprefix(f"{self._store.where} is away: ")
+            gave_up: CallstreamError = JournalError(
+                f"{self._store.where} was away for {self._patience:g} s ({why}); whether this append is written is not "
+                "known"
+            )
+            gave_up.__cause__ = error
+            self.queue.settle(late, [gave_up] * len(late))
+        return [waiting for waiting in batch if waiting.deadline > now]
 
 
 class Worker(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from callstream.journal.sqlite.reader import sqlite_path
-from callstream.journal.sqlite.store import SqliteStore
+from callstream.journal.sqlite.store import SqliteStore, sqlite_path
 
 __all__ = ["SqliteStore", "sqlite_path"]

@@ -12,40 +12,225 @@ With ``durability="power"`` (``synchronous=FULL``) every batch is flushed to the
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from callstream.calls import CallState
-from callstream.errors import CallstreamError, JournalError
+from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.follow import Followers
 from callstream.journal.plan import Append, Held, Plan, RunFacts
 from callstream.journal.rows import RecordColumns, Source, Stored
-from callstream.journal.sql import queries
+from callstream.journal.sql import queries, schema
 from callstream.journal.sqlite.reader import (
-    Durability,
-    SqliteFile,
+    FAILURES,
     SqliteReader,
     as_json,
     build_query,
+    failed,
     failure,
+    is_passing,
     open_connection,
 )
-from callstream.journal.store import RunFilter, StoreAway, check_archive, forgotten_mark
+from callstream.journal.store import (
+    SCHEMA_VERSION,
+    RunFilter,
+    StoreAway,
+    check_archive,
+    check_version,
+    forgotten_mark,
+    must_migrate,
+)
 from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, folded_rows, plan_of
 from callstream.journal.writer import Committed, Stale, Writer, process_lives
 
-# Checkpoints: what commits have put into SQLite's log comes into the file itself, most of it on a thread of its own.
-#
-# By itself SQLite does that within a commit, every thousand pages, and waits for the disk: some milliseconds where the
-# disk is fast, and all that is written meanwhile waits with it. Here the writer goes on meanwhile, and then brings in
-# the few pages that came: SQLite starts its log anew only when all of it is in the file.
+Durability: TypeAlias = Literal["process", "power"]
+
+_SQL = queries("sqlite")
+_VACUUM_PAGES = 4096
+
+
+def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
+    """File and options of ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``…?durability=power``."""
+    location, _, query = url.removeprefix("sqlite:").partition("?")
+    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+    if not location.startswith("///") or not location.removeprefix("///"):
+        raise UsageError(f"expected sqlite:///relative.db or sqlite:////absolute.db, got {url!r}")
+    path = location.removeprefix("///")
+    if path == ":memory:":
+        raise UsageError(f"expected a file, got {url!r}; a journal in memory is memory:")
+    if unknown := sorted(options.keys() - {"durability"}):
+        raise UsageError(f"a SQLite journal knows the option durability, got {', '.join(unknown)} in {url!r}")
+    return os.path.abspath(Path(path).expanduser()), options
+
+
+# -- the file: how it is opened, prepared, locked, brought up to date, given back what it does not need ------------------
+
+
+_CACHE_KIBIBYTES = 512
+"""The writer's page cache: enough for the last page of each of a hundred active runs. SQLite's default is 2,000."""
+_SPILL_PAGES = 1024
+"""A transaction that changes more pages than the cache holds may keep this many in memory, so that none is written twice."""
+
+
+class SqliteFile:
+    """The connection that writes. Used on the journal's thread only."""
+
+    def __init__(self, path: str, durability: Durability, busy_seconds: float) -> None:
+        if durability not in ("process", "power"):
+            raise UsageError(f"durability is process or power, got {durability!r}")
+        self.where = f"the SQLite file {path!r}"
+        self._path = path
+        self._durability = durability
+        self._busy_seconds = busy_seconds
+        self._cache_kibibytes = _CACHE_KIBIBYTES
+
+    def open(self) -> None:
+        self.connection = open_connection(self._path, self._busy_seconds, cache_kibibytes=_CACHE_KIBIBYTES, create=True)
+        try:
+            with failure(self.where):
+                self.connection.execute(f"PRAGMA cache_spill = {_SPILL_PAGES}")
+                self._prepare()
+                self._identity = _identity(self._path)
+        except JournalError:
+            self.connection.close()
+            raise
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def fit_cache(self, active_runs: int) -> None:
+        """Makes the page cache as large as it is of use for that many runs (``bench.journal``, 1,000 runs)."""
+        wanted = max(_CACHE_KIBIBYTES, (2 * active_runs) // 256 * 256)
+        if wanted != self._cache_kibibytes:
+            self._cache_kibibytes = wanted
+            with failure(self.where):
+                self.connection.execute(f"PRAGMA cache_size = -{wanted}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Gives the connection's ``execute``. Nobody else writes meanwhile; whatever goes wrong, nothing is kept."""
+        connection = self.connection
+        if _identity(self._path) != self._identity:
+            raise JournalError(
+                f"{self.where} was deleted, moved or replaced while it was open: what is written now would be lost; "
+                "open the journal anew"
+            )
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection.execute
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except FAILURES as error:
+            raise failed(self.where, error) from error
+
+    @contextmanager
+    def durable_transaction(self) -> Iterator[Any]:
+        """One that is on the disk when it is done, with all that came before it, whatever the durability of others."""
+        with failure(self.where):
+            self.connection.execute("PRAGMA synchronous = FULL")
+        try:
+            with self.transaction() as run:
+                yield run
+        finally:
+            with failure(self.where):
+                self._set_durability()
+
+    def _set_durability(self) -> None:
+        self.connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+
+    def check_schema(self) -> None:
+        """Refuses a schema that this code cannot use."""
+        with failure(self.where):
+            version = self._usable_version()
+        if version < SCHEMA_VERSION:
+            raise must_migrate(version, self.where)
+
+    def migrate(self) -> int:
+        """Brings the schema up to date and returns its version. The lock is taken only if there is something to do."""
+        with failure(self.where):
+            version = self._usable_version()
+        if version >= SCHEMA_VERSION:
+            return version
+        with self.transaction() as run:
+            version = self._usable_version()
+            for step in range(version + 1, SCHEMA_VERSION + 1):
+                for statement in _statements(schema("sqlite", step)):
+                    run(statement)
+            if version < SCHEMA_VERSION:
+                run(_SQL["clear_version"])
+                run(_SQL["write_version"], {"version": SCHEMA_VERSION, "oldest_code": max(1, SCHEMA_VERSION - 1)})
+        return max(version, SCHEMA_VERSION)
+
+    def give_back(self) -> None:
+        """Free pages go back to the disk, unless running runs will soon fill them again."""
+        run = self.connection.execute
+        with failure(self.where):
+            free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
+            if free and (free > pages // 4 or not run(_SQL["count_active"]).fetchone()[0]):
+                # executescript, because execute gives back one page and stops.
+                self.connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+            run("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _usable_version(self) -> int:
+        run = self.connection.execute
+        (has_schema,) = run(_SQL["has_schema"]).fetchone()
+        # An empty table of that name is another program's; making our own beside it will be refused.
+        version, oldest = (run(_SQL["read_version"]).fetchone() if has_schema else None) or (0, 0)
+        check_version(version, oldest, self.where)
+        return int(version)
+
+    def _prepare(self) -> None:
+        run = self.connection.execute
+        deadline = time.monotonic() + self._busy_seconds
+        mode = None
+        while mode is None:
+            try:
+                run("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
+                (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                # Changing the mode does not wait for a lock by itself.
+                if not is_passing(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise JournalError(
+                f"{self.where} cannot be used in WAL mode (it is in {mode!r}); it must be on a local disk"
+            )
+        self._set_durability()
+        run("PRAGMA temp_store = MEMORY")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one, because ``executescript`` would end the transaction."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has that name now; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
 
 PAGES = 1000
 """After so many pages the log is brought in: 4 MB."""
@@ -55,11 +240,16 @@ _PASSES = 2
 """The first takes milliseconds and the second what came in these, so that hardly anything is left."""
 _BRING_IN = "PRAGMA wal_checkpoint(PASSIVE)"
 _BUSY_SECONDS = 5.0
-_CACHE_KIBIBYTES = 64
+_SMALL_CACHE_KIBIBYTES = 64
 
 
 class Checkpoints:
-    """Of one file. Used on the journal's thread only."""
+    """What commits have put into SQLite's log comes into the file itself, most of it on a thread of its own.
+
+    By itself SQLite does that within a commit, every thousand pages, and waits for the disk: some milliseconds where the
+    disk is fast, and all that is written meanwhile waits with it. Here the writer goes on meanwhile, and then brings in
+    the few pages that came: SQLite starts its log anew only when all of it is in the file.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -90,7 +280,7 @@ class Checkpoints:
     def _bring_in(self) -> None:
         """What cannot be brought in stays in the log, and nothing is lost."""
         with suppress(sqlite3.Error, JournalError):
-            connection = open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_CACHE_KIBIBYTES)
+            connection = open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_SMALL_CACHE_KIBIBYTES)
             try:
                 for _ in range(_PASSES):
                     connection.execute(_BRING_IN).fetchall()
@@ -98,20 +288,14 @@ class Checkpoints:
                 connection.close()
 
 
-# -- packs -------------------------------------------------------------------------------------------------------------
-# An object is deleted when the file says so for good: what it says of packs is on the disk before anything follows from
-# it, in a file that is otherwise written without that, too.
-
-
-_SQL = queries("sqlite")
-
-
 class _Changed(Exception):
     """A run is not where it was."""
 
 
 class SqlitePacks:
-    """See ``Packs``."""
+    """See ``Packs``. An object is deleted when the file says so for good: what it says of packs is on the disk before
+    anything follows from it, in a file that is otherwise written without that, too.
+    """
 
     def __init__(self, file: SqliteFile, reader: SqliteReader) -> None:
         self._file = file
