@@ -63,7 +63,7 @@ from callstream.journal.writer import Committed, Writer
 seq_of = attrgetter("seq")
 
 
-class KnownPack(msgspec.Struct, eq=False):
+class _KnownPack(msgspec.Struct, eq=False):
     """``changed_at`` is by the monotonic clock."""
 
     changed_at: float
@@ -73,7 +73,7 @@ class KnownPack(msgspec.Struct, eq=False):
     size: int = 0
 
 
-class MemoryCall(msgspec.Struct, eq=False):
+class _MemoryCall(msgspec.Struct, eq=False):
     row: Call
     run_key: int
     number: int
@@ -105,7 +105,7 @@ class MemoryCall(msgspec.Struct, eq=False):
         )
 
 
-class MemoryRun(msgspec.Struct, eq=False):
+class _MemoryRun(msgspec.Struct, eq=False):
     key: int
     row: RunRow
     writer: str
@@ -116,7 +116,7 @@ class MemoryRun(msgspec.Struct, eq=False):
     pack: str | None = None
     log: list[Stored] = []
     sources: dict[int, Source] = msgspec.field(default_factory=lambda: {0: NOWHERE})
-    calls: list[MemoryCall] = []
+    calls: list[_MemoryCall] = []
 
     def facts(self) -> RunFacts:
         last_ms = self.log[-1].at_ms if self.log else 0
@@ -170,12 +170,12 @@ class MemoryTables:
     def __init__(self, *, is_shared: bool) -> None:
         self.is_shared = is_shared
         self.lock = threading.RLock()
-        self.runs: dict[str, MemoryRun] = {}
-        self.keys: dict[int, MemoryRun] = {}
-        self.calls: dict[str, MemoryCall] = {}
+        self.runs: dict[str, _MemoryRun] = {}
+        self.keys: dict[int, _MemoryRun] = {}
+        self.calls: dict[str, _MemoryCall] = {}
         self.leases: dict[str, float] = {}
         self.forgotten: set[str] = set()
-        self.packs: dict[str, KnownPack] = {}
+        self.packs: dict[str, _KnownPack] = {}
         self.writes = 0
         self.last_key = 0
         self.stores: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -184,7 +184,7 @@ class MemoryTables:
 # -- packs -------------------------------------------------------------------------------------------------------------
 
 
-class MemoryPacks:
+class _MemoryPacks:
     """See ``Packs``. Nothing here waits."""
 
     def __init__(self, tables: MemoryTables) -> None:
@@ -202,7 +202,7 @@ class MemoryPacks:
 
     async def begin(self, name: str) -> None:
         with self._tables.lock:
-            self._tables.packs[name] = KnownPack(time.monotonic())
+            self._tables.packs[name] = _KnownPack(time.monotonic())
 
     async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
         tables = self._tables
@@ -267,7 +267,7 @@ class MemoryPacks:
         return PackFigures(len(packs), sum(pack.runs for pack in packs), sum(pack.size for pack in packs))
 
 
-def soil(tables: MemoryTables, run: MemoryRun) -> None:
+def soil(tables: MemoryTables, run: _MemoryRun) -> None:
     """Says that a run is erased which lies in a pack, if it does."""
     if run.pack is not None:
         pack = tables.packs[run.pack]
@@ -275,11 +275,11 @@ def soil(tables: MemoryTables, run: MemoryRun) -> None:
         del pack.places[run.key]
 
 
-def _may_leave(run: MemoryRun) -> bool:
+def _may_leave(run: _MemoryRun) -> bool:
     return run.compacted and run.pack is None and all(call.row.state not in GOING_ON for call in run.calls)
 
 
-def _empty(runs: Iterable[MemoryRun], pack: str) -> None:
+def _empty(runs: Iterable[_MemoryRun], pack: str) -> None:
     for run in runs:
         run.pack, run.log, run.sources = pack, [], {0: NOWHERE}
         for call in run.calls:
@@ -313,7 +313,7 @@ class MemoryStore:
         self._tables = tables
         self._lock = tables.lock
         self._writes = 0
-        self.packs = MemoryPacks(tables)
+        self.packs = _MemoryPacks(tables)
 
     @property
     def reader(self) -> MemoryStore:
@@ -421,7 +421,7 @@ class MemoryStore:
         self._wake_others(run_ids)
         return run_ids
 
-    def _delete(self, run: MemoryRun) -> None:
+    def _delete(self, run: _MemoryRun) -> None:
         soil(self._tables, run)
         del self._tables.runs[run.row.run_id], self._tables.keys[run.key]
         for call in run.calls:
@@ -510,7 +510,7 @@ class MemoryStore:
         tables = self._tables
         for change in plan.runs.values():
             if change.is_new:
-                run = MemoryRun(change.key, _new_row(change), change.writer, change.epoch, change.exclusive)
+                run = _MemoryRun(change.key, _new_row(change), change.writer, change.epoch, change.exclusive)
                 tables.runs[change.run_id] = tables.keys[change.key] = run
         for key, number, *source in plan.sources:
             tables.keys[key].sources[number] = Source(*source)
@@ -525,7 +525,7 @@ class MemoryStore:
             if news.old_state is None:
                 run = tables.keys[news.run_key]
                 new = Call(call_id, run_id=run.row.run_id, thread_id=run.row.thread_id, **columns)
-                tables.calls[call_id] = MemoryCall(new, run.key, news.number, news.first_seq or 0)
+                tables.calls[call_id] = _MemoryCall(new, run.key, news.number, news.first_seq or 0)
                 run.calls.append(tables.calls[call_id])
             call = tables.calls[call_id]
             call.row = msgspec.structs.replace(call.row, **columns)
@@ -544,7 +544,7 @@ class MemoryStore:
                 run.row = msgspec.structs.replace(run.row, last_seq=max(seq, run.row.last_seq))
 
     @staticmethod
-    def _end(run: MemoryRun, change: RunChange | None, last_seq: int) -> None:
+    def _end(run: _MemoryRun, change: RunChange | None, last_seq: int) -> None:
         """The run's row after its last record; with a change that ends it, its end too."""
         run.row = msgspec.structs.replace(run.row, last_seq=last_seq)
         if change is not None and change.outcome is not None:
@@ -682,5 +682,5 @@ def _columns(change: CallChange) -> dict[str, Any]:
     return found
 
 
-def _held(call: MemoryCall) -> Held:
+def _held(call: _MemoryCall) -> Held:
     return Held(call.row.call_id, call.run_key, call.number, call.row.state, call.args_seq is not None)

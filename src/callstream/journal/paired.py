@@ -50,7 +50,7 @@ class PairedStore:
         """When, and which of the own runs."""
         self.where = f"{index.where} with {log.where}"
         self.is_persistent = index.is_persistent and log.is_persistent
-        self.reader = PairedReader(index.reader, log, self.where)
+        self.reader = _PairedReader(index.reader, log, self.where)
         self.figures = log.figures
         self.migrate = index.migrate
         self.renew = index.renew
@@ -175,7 +175,7 @@ class PairedStore:
             self._followers.push(self.reader.heard(added))
 
 
-class PairedReader:
+class _PairedReader:
     """See ``StoreReader``."""
 
     def __init__(self, index: StoreReader, log: Log, where: str) -> None:

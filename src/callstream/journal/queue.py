@@ -55,7 +55,7 @@ class Waiting(Append, eq=False):
     is_settled: bool = False
 
 
-class LoopDuties:
+class _LoopDuties:
     """What one event loop still has to do for the queue."""
 
     __slots__ = ("due", "is_paused", "is_timed", "works")
@@ -95,7 +95,7 @@ class AppendQueue:
         self._expected: set[str] = set()  # runs of the last batch, in the middle of a text, not heard of since
         self._is_ready = False  # there is a batch to take
         self._is_looking = False  # the thread will look for one before it sleeps
-        self._duties: dict[asyncio.AbstractEventLoop, LoopDuties] = {}
+        self._duties: dict[asyncio.AbstractEventLoop, _LoopDuties] = {}
         self._working = 0  # loops that do some of their works at this moment, and wake the thread when they have
         self._waiting: deque[Waiting] = deque()
         self._records = 0
@@ -152,11 +152,11 @@ class AppendQueue:
             duties.due = len(duties.works)
         loop.call_soon(self._do_works, loop)
 
-    def _duties_of(self, loop: asyncio.AbstractEventLoop) -> LoopDuties:
+    def _duties_of(self, loop: asyncio.AbstractEventLoop) -> _LoopDuties:
         duties = self._duties.get(loop)
         if duties is None:
             self._duties = {other: kept for other, kept in self._duties.items() if not other.is_closed()}
-            duties = self._duties[loop] = LoopDuties()
+            duties = self._duties[loop] = _LoopDuties()
         return duties
 
     def _do_works(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -177,7 +177,7 @@ class AppendQueue:
             self._end_step(loop, duties, len(now))
         self._wake_for_waiting()
 
-    def _end_step(self, loop: asyncio.AbstractEventLoop, duties: LoopDuties, done: int) -> None:
+    def _end_step(self, loop: asyncio.AbstractEventLoop, duties: _LoopDuties, done: int) -> None:
         with self._lock:
             self._working -= 1
             duties.due = max(0, duties.due - done)  # with them, some may have been done that came later
@@ -203,7 +203,7 @@ class AppendQueue:
     def _seconds_left(self) -> float:
         return self._ready_at - time.monotonic() if self._expected else 0.0
 
-    def _set_timer(self, loop: asyncio.AbstractEventLoop, duties: LoopDuties) -> None:
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, duties: _LoopDuties) -> None:
         """Each loop sees to its own appends: another one may be blocked, or end."""
         if not duties.is_timed:
             duties.is_timed = True

@@ -223,7 +223,7 @@ class Claims:
             raise run.rejection(call.call_id)
         if joined is None and self._is_recorded(call):
             function: Any = tool
-            joined = RecordedCall(run, self._earlier, call, partial(function, *args, **kwargs), tool)
+            joined = _RecordedCall(run, self._earlier, call, partial(function, *args, **kwargs), tool)
         return ClaimedCall(call, joined)
 
     def _is_recorded(self, call: Call) -> bool:
@@ -270,7 +270,7 @@ class Claims:
         return sum(name in bound and _is_equal(bound[name], values[name], typed.get(name)) for name in values)
 
 
-class RecordedCall:
+class _RecordedCall:
     """A tool that is called in Python for a call of a run that can go on elsewhere. See ``Joined``."""
 
     def __init__(

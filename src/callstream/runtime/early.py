@@ -16,13 +16,13 @@ begun; one with ``start="early"`` when the wire has ended its arguments and its 
 - A call that is discarded while its tool runs raises ``ArgumentsAborted`` at the tool's await; in a thread, where it reads
   the stream. The end of the run waits for what the tool then undoes, for as long as a hook may take.
 
-``ArrivingArguments`` are those of a call on their way to a tool with a ``Streamed`` parameter, which starts before they
+``_ArrivingArguments`` are those of a call on their way to a tool with a ``Streamed`` parameter, which starts before they
 have ended. Every argument is converted when it is whole. The tool may start when its required parameters are there and
 the streamed value has begun (``is_ready``). From then on nothing may change what it was called with: another argument
 that arrives is a fault, unless it is the default that the tool has anyway, or null for it; and so is a key that comes
 twice.
 
-``Interruptible`` is a coroutine into which an exception can be thrown at whatever it awaits. A task can be cancelled
+``_Interruptible`` is a coroutine into which an exception can be thrown at whatever it awaits. A task can be cancelled
 from outside, and that raises CancelledError at its await. Here that exception is exchanged for another one on its way
 in, so that ``async with`` and ``except`` of the coroutine see the reason.
 """
@@ -62,7 +62,7 @@ from callstream.tools.check import Misfit, describe
 from callstream.tools.convert import converter
 
 
-class UnusableArguments(Exception):
+class _UnusableArguments(Exception):
     """Why the tool must not run on these arguments, or not any longer."""
 
     def __init__(self, reason: DiscardReason, detail: str) -> None:
@@ -71,7 +71,7 @@ class UnusableArguments(Exception):
         self.detail = detail
 
 
-class ArrivingArguments:
+class _ArrivingArguments:
     """Of one call. ``streamed`` is the tool's parameter that takes the stream."""
 
     def __init__(self, tool: Tool[Any], streamed: StreamedParameter, encoding: Encoding) -> None:
@@ -98,7 +98,7 @@ class ArrivingArguments:
         return {**self._given, self._streamed.name: self.stream}
 
     def feed(self, text: str) -> None:
-        """Reads more of the text. Raises UnusableArguments."""
+        """Reads more of the text. Raises _UnusableArguments."""
         if self._is_text:
             self.is_ready = True
             if text:
@@ -107,26 +107,26 @@ class ArrivingArguments:
         try:
             changes = self._json.feed(text)
         except WireError as error:
-            raise UnusableArguments("malformed", str(error)) from error
+            raise _UnusableArguments("malformed", str(error)) from error
         for change in changes:
             self._take(change)
             self.is_ready = self.is_ready or (
                 self._streamed.name in self._begun and self._required <= self._given.keys()
             )
         if self._json.error is not None:
-            raise UnusableArguments("malformed", str(self._json.error))
+            raise _UnusableArguments("malformed", str(self._json.error))
 
     def end(self, call: Call) -> None:
-        """The wire has ended the arguments. Raises UnusableArguments if the tool should not have started."""
+        """The wire has ended the arguments. Raises _UnusableArguments if the tool should not have started."""
         if not self._is_text and (mistake := codec.mistake_in(call.args_json or "{}")):
-            raise UnusableArguments("malformed", mistake)
+            raise _UnusableArguments("malformed", mistake)
         self.stream.end()
 
     def _take(self, change: Change) -> None:
         path = change.path
         if not path:
             if not isinstance(change.value, dict):
-                raise UnusableArguments("malformed", "the arguments are not an object")
+                raise _UnusableArguments("malformed", "the arguments are not an object")
             return
         name = str(path[0])
         if self._open != name:
@@ -141,7 +141,7 @@ class ArrivingArguments:
 
     def _begin(self, name: str) -> None:
         if name not in self._named and not self._takes_all:
-            raise UnusableArguments(
+            raise _UnusableArguments(
                 "invalid", f"there is no argument {name!r}; its arguments are {', '.join(self._named)}"
             )
         if self.is_ready and name not in self._named:
@@ -154,8 +154,8 @@ class ArrivingArguments:
         elif not _is_same(value, self._named[name].default):
             raise self._too_late(name)
 
-    def _too_late(self, name: str) -> UnusableArguments:
-        return UnusableArguments(
+    def _too_late(self, name: str) -> _UnusableArguments:
+        return _UnusableArguments(
             "invalid",
             f"the argument {name!r} came after the tool had started; write {name!r} before {self._streamed.name!r}",
         )
@@ -170,7 +170,7 @@ class ArrivingArguments:
                     self._begun.discard(streamed.name)  # nothing is streamed, so nothing starts early
                     return
                 expected = "a string" if streamed.is_text else "an array"
-                raise UnusableArguments("invalid", f"the argument {streamed.name!r} should be {expected}")
+                raise _UnusableArguments("invalid", f"the argument {streamed.name!r} should be {expected}")
             if streamed.is_text and change.value:
                 self.stream.put(change.value)
         elif not streamed.is_text and len(change.path) == 2 and change.kind in ("set", "close"):
@@ -180,20 +180,20 @@ class ArrivingArguments:
         try:
             return self._tool.arguments.convert_one(name, value)
         except InvalidArguments as invalid:
-            raise UnusableArguments("invalid", invalid.detail) from invalid
+            raise _UnusableArguments("invalid", invalid.detail) from invalid
 
     def _convert_item(self, change: Change) -> Any:
         try:
             return change.value if self._convert_value is None else self._convert_value(change.value)
         except Misfit as misfit:
-            raise UnusableArguments("invalid", describe(misfit.within(change.path), self._named)) from misfit
+            raise _UnusableArguments("invalid", describe(misfit.within(change.path), self._named)) from misfit
 
 
 def _is_same(value: Any, default: Any) -> bool:
     return value is default or (type(value) is type(default) and bool(value == default))
 
 
-class Interruptible:
+class _Interruptible:
     """Awaits the coroutine in the task that awaits this object. ``interrupt`` may be called once it has begun."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -260,10 +260,10 @@ class EarlyRun:
         self._write = write
         self._is_recorded = is_recorded
         streams = tool.streamed is not None
-        self._args = ArrivingArguments(tool, tool.streamed, call.encoding) if tool.streamed is not None else None
+        self._args = _ArrivingArguments(tool, tool.streamed, call.encoding) if tool.streamed is not None else None
         self._starts_at_end = tool.start == "early" and not streams
         self._task: asyncio.Task[None] | None = None
-        self._running: Interruptible | None = None
+        self._running: _Interruptible | None = None
         self._refusal: asyncio.Task[None] | None = None
         self._reason: str | None = None  # why the call was discarded
         self._detail: str | None = None
@@ -330,12 +330,12 @@ class EarlyRun:
         if self._task is not None:
             self._task.cancel()
 
-    def _guard(self, read: Callable[[ArrivingArguments], None]) -> None:
+    def _guard(self, read: Callable[[_ArrivingArguments], None]) -> None:
         if self._args is None or self._refusal is not None or self._reason is not None:
             return
         try:
             read(self._args)
-        except UnusableArguments as fault:
+        except _UnusableArguments as fault:
             if self._args.is_ready or fault.reason == "malformed":
                 self._refusal = asyncio.create_task(self._refuse(fault.reason, fault.detail))
             else:
@@ -417,7 +417,7 @@ class EarlyRun:
             raise ArgumentsAborted(self._reason, self._detail)
         progress = run.progress_of(self.call_id)
         typed = self.given if isinstance(self.given, dict) else None
-        self._running = Interruptible(
+        self._running = _Interruptible(
             run.engine.call_with(self.tool, self.given, progress, typed, run_plain=self._run_in_thread)
         )
         try:

@@ -13,7 +13,7 @@ that waits cancels the waiting, at once, and never the work: a store that hangs 
 wants to end, and what the store says later must not take the place of the cancellation, because to the program an error
 is a reason to try again.
 
-``TextMeter`` says how much a model may write in one run. Text is counted before it is journaled, so what passes a limit
+``_TextMeter`` says how much a model may write in one run. Text is counted before it is journaled, so what passes a limit
 is neither kept nor shown. A run that passes one fails.
 
 ``Ending`` is how a run ends, and what that makes of the calls that are open then::
@@ -174,7 +174,7 @@ _Piece: TypeAlias = ArgsAppended | TextAppended | ReasoningAppended
 _PIECES = get_args(_Piece)
 
 
-class TextMeter:
+class _TextMeter:
     """Counts what a run's model writes: ``add`` before it is journaled, ``take_back`` if it was not."""
 
     def __init__(self, limits: TextLimits) -> None:
@@ -394,7 +394,7 @@ class RunLog:
         apply: Callable[[Sequence[RunEvent], int], None],
         on_excess: Callable[[LimitExceeded], None],
     ) -> None:
-        self.text = TextMeter(limits)
+        self.text = _TextMeter(limits)
         self.seq = 0
         """The number of the last record that was acknowledged."""
         self.is_doubtful = False

@@ -92,7 +92,7 @@ def _to_json(data: Any) -> Any:
         return repr(data)[:_LONGEST_REPR]
 
 
-class ProgressFeed:
+class _ProgressFeed:
     """The progress of one executing call. ``tell`` and ``keep`` are awaited on the loop that made the feed, and raise
     nothing: ``tell`` with each report, ``keep`` with those that are to be recorded, oldest first.
     """
@@ -195,7 +195,7 @@ class ProgressFeeds:
     """The feeds of a run's executing calls.
 
     ``write`` records events of the run. ``tell`` hands one report of a call to the application. ``interval`` and ``merge``
-    are those of ``ProgressFeed``.
+    are those of ``_ProgressFeed``.
     """
 
     def __init__(
@@ -210,12 +210,12 @@ class ProgressFeeds:
         self._tell = tell
         self._interval = interval
         self._merge = merge
-        self._feeds: dict[str, ProgressFeed] = {}
+        self._feeds: dict[str, _ProgressFeed] = {}
 
     def open(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of the call."""
         tell, keep = partial(self._tell, call_id), partial(self._keep, call_id)
-        feed = ProgressFeed(call_id, tell, keep, interval=self._interval, merge=self._merge)
+        feed = _ProgressFeed(call_id, tell, keep, interval=self._interval, merge=self._merge)
         self._feeds[call_id] = feed
         return Progress(feed.report)
 

@@ -191,39 +191,8 @@ logger = logging.getLogger("callstream")
 _CALL_EVENTS = get_args(CallEvent)
 
 
-class ReadingRun(Protocol):
-    """Into what a response is read: a ``Run``, or what stands in for one. What the response and its readers need of it."""
-
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-    @property
-    def outcome(self) -> RunOutcome | None: ...
-    @property
-    def calls(self) -> list[Call]: ...
-    def call(self, call_id: str) -> Call: ...
-    def name_call(self, wanted: str) -> str: ...
-    async def is_free(self, call_id: str) -> bool: ...
-    async def free_call_id(self, wanted: str) -> str: ...
-    def submit(
-        self,
-        events: Sequence[RunEvent] | EventsThen,
-        then: Then,
-        *,
-        response_id: str | None = None,
-        author: str | None = None,
-        context: Context | None = None,
-    ) -> None: ...
-    @property
-    def schedule(self) -> Callable[[Callable[[], object]], None]: ...
-    async def settled(self, call_id: str) -> Call: ...
-    def rejection(self, call_id: str) -> CallRejected | RunOver: ...
-    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]: ...
-
-
 class WithheldRun:
-    """A ``ReadingRun`` with a ledger of its own, for a response that must not be seen yet: its host shows what the
+    """Stands in for a run, with a ledger of its own, for a response that must not be seen yet: its host shows what the
     application has made of it.
 
     It is decoded, collapsed and checked like any other, so that no tool runs on arguments that are unfinished or do not
@@ -292,6 +261,10 @@ class WithheldRun:
 
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
         return self._run.on_stop(callback)
+
+
+ReadingRun: TypeAlias = RunCore | WithheldRun
+"""Into what a response is read."""
 
 
 class GivenResponse:

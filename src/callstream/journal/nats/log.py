@@ -33,7 +33,7 @@ from callstream.journal.writer import Heard, Settle, Stale
 # nothing: it takes the writer's turn.
 
 
-class RunPart(NamedTuple):
+class _RunPart(NamedTuple):
     """Records of a run, numbered from ``first``. ``body``: source, call, kind and body of each of them."""
 
     key: int
@@ -54,9 +54,9 @@ _message_decoder = msgspec.msgpack.Decoder(_Packed)
 _body_decoder = msgspec.msgpack.Decoder(list[_Columns])
 
 
-def parts_of(records: Sequence[RecordColumns]) -> list[RunPart]:
+def parts_of(records: Sequence[RecordColumns]) -> list[_RunPart]:
     """The records of a batch, those of one run together and in order, as parts."""
-    parts: list[RunPart] = []
+    parts: list[_RunPart] = []
     columns: list[_Columns] = []
     begin = end = (-1, 0, 0)  # run, number, time
     for key, seq, at_ms, source, call, kind, body in records:
@@ -71,26 +71,26 @@ def parts_of(records: Sequence[RecordColumns]) -> list[RunPart]:
     return parts
 
 
-def _part(begin: tuple[int, int, int], columns: list[_Columns]) -> RunPart:
+def _part(begin: tuple[int, int, int], columns: list[_Columns]) -> _RunPart:
     key, first, at_ms = begin
-    return RunPart(key, first, len(columns), at_ms, _encoder.encode(columns))
+    return _RunPart(key, first, len(columns), at_ms, _encoder.encode(columns))
 
 
-def pack(parts: Iterable[RunPart]) -> bytes:
+def pack(parts: Iterable[_RunPart]) -> bytes:
     return _encoder.encode([(*head, msgspec.Raw(body)) for *head, body in parts])
 
 
-def unpack(message: bytes) -> list[RunPart]:
+def unpack(message: bytes) -> list[_RunPart]:
     """Raises msgspec.DecodeError for what is no such message."""
     if not message:
         return []
     return [
-        RunPart(key, first, size, ms, bytes(body)) for key, first, size, ms, body in _message_decoder.decode(message)
+        _RunPart(key, first, size, ms, bytes(body)) for key, first, size, ms, body in _message_decoder.decode(message)
     ]
 
 
 class _Kept(NamedTuple):
-    part: RunPart
+    part: _RunPart
     place: int
     at: float
 
@@ -120,7 +120,7 @@ class WriterView:
         """Whether the run would be here."""
         return self._only is None or key in self._only
 
-    def add(self, place: int, parts: Iterable[RunPart], at: float) -> None:
+    def add(self, place: int, parts: Iterable[_RunPart], at: float) -> None:
         """Takes the next message, unless it is here already."""
         if place > self.until:
             self.until = place
@@ -172,7 +172,7 @@ class WriterView:
         return min((kept[0].place for kept in self._runs.values()), default=self.until)
 
 
-def records_of(part: RunPart) -> list[RecordColumns]:
+def records_of(part: _RunPart) -> list[RecordColumns]:
     key, first, _, at_ms, body = part
     return [
         (key, first + number, at_ms, source, call, kind, text)

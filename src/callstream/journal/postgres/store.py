@@ -53,7 +53,7 @@ class _Changed(Exception):
     """A run is not where it was."""
 
 
-class PostgresPacks:
+class _PostgresPacks:
     """See ``Packs``."""
 
     def __init__(self, link: Link, sql: Mapping[str, str]) -> None:
@@ -136,7 +136,7 @@ _NOTICE_RUNS = 500
 """Run numbers in one notice; PostgreSQL allows 8,000 bytes."""
 
 
-class PostgresTables:
+class _PostgresTables:
     """With a ``turn``, what is read may be old when it is written: then the turn is another, and all is refused.
 
     Without one, everything happens in a transaction that has locked what is written to.
@@ -261,7 +261,7 @@ class PostgresStore:
         self._pid: int | None = None
         """The server's process for that connection."""
         self.reader = PostgresReader(self._link, self._sql)
-        self.packs = PostgresPacks(self._link, self._sql)
+        self.packs = _PostgresPacks(self._link, self._sql)
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ class PostgresStore:
         if self._turn is None:
             # Waits for what a broken connection is still doing; what it has not begun is refused from now on.
             self._turn = await connection.fetchval(self._sql["take_turn"], self._writer.name, self._ttl)
-        tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, self._turn)
+        tables = _PostgresTables(connection, self._sql, self._writer.name, self._channel, self._turn)
         committed = await self._writer.commit(tables, batch, time.time(), self._followers.runs())
         self._turn = tables.turn
         return committed
@@ -410,7 +410,7 @@ class PostgresStore:
 
     async def sweep(self, limit: int, patience: float) -> list[str]:
         async with self._link.reading() as connection, connection.transaction():
-            tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
+            tables = _PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
             try:
                 return await self._writer.sweep(tables, limit, time.time(), patience)
             except Stale as stale:
@@ -419,7 +419,7 @@ class PostgresStore:
 
     async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
         async with self._link.reading() as connection, connection.transaction():
-            tables = PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
+            tables = _PostgresTables(connection, self._sql, self._writer.name, self._channel, None)
             return await self._writer.adopt(tables, apps, limit, run_id=run_id)
 
     async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
@@ -450,7 +450,7 @@ class PostgresStore:
 
     async def settle(self, records: Sequence[RecordColumns]) -> None:
         async with self._link.reading() as connection, connection.transaction():
-            await PostgresTables(connection, self._sql, self._writer.name, "", None).settle(records)
+            await _PostgresTables(connection, self._sql, self._writer.name, "", None).settle(records)
 
     async def own_due(self, age: float) -> list[str]:
         return []
@@ -479,7 +479,7 @@ class PostgresStore:
         keys = [*gone, *(run.key for run in runs)]
         async with self._link.reading() as connection, connection.transaction():
             await self._delete(connection, keys)
-            tables = PostgresTables(connection, self._sql, self._writer.name, "", None)
+            tables = _PostgresTables(connection, self._sql, self._writer.name, "", None)
             try:
                 await tables.write(plan_of(runs))
             except Stale as stale:
