@@ -19,7 +19,7 @@ from .conftest import sqlite_url
 pytestmark = pytest.mark.asyncio
 
 TEXT = "x" * 4000
-TRULY = store.open_connection
+TRULY = store.Checkpoints._connect
 
 
 def pages_in_log(path: Path) -> int:
@@ -43,7 +43,7 @@ async def test_commits_go_on_while_the_log_is_brought_in(tmp_path: Path, monkeyp
         gate.wait(60)
         return TRULY(*args, **options)
 
-    monkeypatch.setattr(store, "open_connection", open_slowly)
+    monkeypatch.setattr(store.Checkpoints, "_connect", open_slowly)
     path = tmp_path / "j.db"
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])
@@ -88,7 +88,7 @@ async def test_a_checkpoint_that_fails_loses_nothing(tmp_path: Path, monkeypatch
             raise JournalError("too many open files")
         return Broken()
 
-    monkeypatch.setattr(store, "open_connection", fail)
+    monkeypatch.setattr(store.Checkpoints, "_connect", fail)
     path = tmp_path / "j.db"
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])

@@ -42,6 +42,12 @@ async def child(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
+async def stopped(process: asyncio.subprocess.Process) -> None:
+    """Waits until the signal has come to it."""
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+        await asyncio.sleep(0.001)
+
+
 async def said(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     return (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
@@ -159,4 +165,5 @@ async def test_a_process_that_works_keeps_its_run_though_its_lease_has_run_out(p
             file.execute("UPDATE lease SET expires_at = 0 WHERE name LIKE 'writer:%'")  # as if the clock had been set
         assert await journal.adopt({"app"}) == []
         owner.send_signal(signal.SIGSTOP)
+        await stopped(owner)
         assert await journal.adopt({"app"}) == ["r"]

@@ -277,10 +277,13 @@ class Checkpoints:
             with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
                 self._under_way = self._thread.submit(self._bring_in)
 
+    def _connect(self) -> sqlite3.Connection:
+        return open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_SMALL_CACHE_KIBIBYTES)
+
     def _bring_in(self) -> None:
         """What cannot be brought in stays in the log, and nothing is lost."""
         with suppress(sqlite3.Error, JournalError):
-            connection = open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_SMALL_CACHE_KIBIBYTES)
+            connection = self._connect()
             try:
                 for _ in range(_PASSES):
                     connection.execute(_BRING_IN).fetchall()
