@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +34,8 @@ from tests.server.serving import Server, run_input, served, tool_message
 
 PACKAGE = Path(callstream.__file__).parent
 NOT_THE_PRODUCT = ("testing/",)
+FIRST, ROUNDS = 4, (6, 8, 10, 12)
+"""The pieces of arguments between which is looked."""
 PAINT = {
     "name": "paint",
     "description": "Paints the page.",
@@ -46,6 +49,7 @@ class Walk:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self._is_on = False
+        self._rounds: list[int] = []
 
     def __enter__(self) -> Walk:
         self._is_on = True
@@ -63,14 +67,19 @@ class Walk:
             if not file.startswith(NOT_THE_PRODUCT):
                 self.calls.append(f"{file}::{code.co_qualname}")
 
+    def end_round(self) -> None:
+        """The same has happened once more. A step is what each round has: timers ring when they like."""
+        self._rounds.append(len(self.calls))
+
     @property
     def steps(self) -> list[str]:
         """In the order in which they were first called."""
-        return list(dict.fromkeys(self.calls))
+        rounds = [set(self.calls[first:last]) for first, last in pairwise([0, *self._rounds])]
+        return [step for step in dict.fromkeys(self.calls) if all(step in each for each in rounds)]
 
     @property
     def files(self) -> list[str]:
-        return list(dict.fromkeys(step.partition("::")[0] for step in self.calls))
+        return list(dict.fromkeys(step.partition("::")[0] for step in self.steps))
 
 
 @contextmanager
@@ -123,10 +132,12 @@ async def walk_of_a_chunk(journal: str) -> Walk:
                 async for event in stream:
                     if event["type"] == "TOOL_CALL_ARGS":
                         seen += 1
-                        if seen == 4:
+                        if seen == FIRST:
                             walk.__enter__()
-                        elif seen == 8:
-                            walk.__exit__()
+                        elif seen in ROUNDS:
+                            walk.end_round()
+                            if seen == ROUNDS[-1]:
+                                walk.__exit__()
     return walk
 
 
@@ -145,10 +156,12 @@ async def walk_of_a_hook(journal: str) -> Walk:
         async def grow(field: FieldDelta, signal: Any) -> None:
             nonlocal seen
             seen += 1
-            if seen == 4:
+            if seen == FIRST:
                 walk.__enter__()
-            elif seen == 8:
-                walk.__exit__()
+            elif seen in ROUNDS:
+                walk.end_round()
+                if seen == ROUNDS[-1]:
+                    walk.__exit__()
 
         from anthropic import AsyncAnthropic
 
