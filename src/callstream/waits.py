@@ -91,14 +91,12 @@ class TimeLimit:
             self._task.cancel()
 
 
-# A flag that one task at a time waits for.
-#
-# Like ``asyncio.Event``, but far lighter: there is a future only while a task waits, and no queue of waiters. Streams and
-# runs stand by the thousand, and each has several.
-
-
 class Flag:
-    """Not for threads: all of it belongs to one event loop."""
+    """A flag that one task at a time waits for. Not for threads: all of it belongs to one event loop.
+
+    Like ``asyncio.Event``, but far lighter: there is a future only while a task waits, and no queue of waiters. Streams and
+    runs stand by the thousand, and each has several.
+    """
 
     __slots__ = ("_is_set", "_waiter")
 

@@ -25,6 +25,9 @@ from callstream.journal.store import RunFilter, Store, StoreAway, StoreReader, f
 from callstream.journal.whole import RunSize, WholeRun
 from callstream.journal.writer import process_is_gone
 
+_T = TypeVar("_T")
+_log = logging.getLogger("callstream.journal")
+
 _GO_ON_SECONDS = 3600.0
 
 Redact: TypeAlias = Callable[[RunEvent], RunEvent]
@@ -78,8 +81,6 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"gather_seconds must be between 0 and 1, got {self.gather_seconds}")
 
 
-_T = TypeVar("_T")
-_log = logging.getLogger("callstream.journal")
 _MAX_BACK_OFF = 1.0
 _SWEEP_LIMIT = 100
 _ADOPT_LIMIT = 1000
@@ -221,13 +222,6 @@ def _log_swept(run_ids: list[str]) -> None:
         _log.warning("ended as interrupted, because the lease of their process has run out: %s%s", named, more)
 
 
-# A journal copied into another store, whatever the two are.
-#
-# Every run of the source is compared with the target's by digest, copied if it is missing there or differs, and compared
-# again: so an interrupted copy goes on where it was, and a copy that is made again copies what has changed. The source is
-# only read, and may be in use meanwhile; it is done when nothing was written to the source from the beginning to the end of
-# a pass. A run keeps its number, so the target has nothing but what the source has, or had and has forgotten.
-
 _PASSES = 3
 _PAGE = 500
 _RECORDS = 20_000
@@ -260,6 +254,13 @@ class Side(NamedTuple):
 
 
 async def move(source: Side, target: Side, progress: Progress) -> Moved:
+    """Copies a journal into another store, whatever the two are.
+
+    Every run of the source is compared with the target's by digest, copied if it is missing there or differs, and compared
+    again: so an interrupted copy goes on where it was, and a copy that is made again copies what has changed. The source is
+    only read, and may be in use meanwhile; it is done when nothing was written to the source from the beginning to the end
+    of a pass. A run keeps its number, so the target has nothing but what the source has, or had and has forgotten.
+    """
     for _ in range(_PASSES):
         before = await _stamp(source)
         await _check_target(source, target)

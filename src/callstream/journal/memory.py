@@ -58,8 +58,6 @@ from callstream.journal.whole import (
 )
 from callstream.journal.writer import Committed, Writer
 
-# What a journal in memory holds.
-
 seq_of = attrgetter("seq")
 
 

@@ -152,24 +152,6 @@ def folded_rows(runs: Iterable[WholeRun]) -> Mapping[int, list[Stored]]:
     return found
 
 
-# Packs: many runs in one object of the archive, and what the index has to know of them.
-#
-# A pack is known here before it is written, so nothing lies in the archive that the index has never heard of::
-#
-#     writing -> kept -> dirty -> gone -> nothing
-#           \____________________/
-#
-# ``writing``: its object may be there, or a part of it. ``kept``: runs lie in it. ``dirty``: something in it was
-# forgotten, so it has to be written anew, without that. ``gone``: nothing refers to it, its object has to be deleted.
-# Only ``writing`` becomes ``kept``, in the transaction that takes the runs out of the tables; so a process that was
-# stopped for long cannot make use of an object that another one has given up.
-
-# -- how runs lie in one object: pure ----------------------------------------------------------------------------------
-# A pack is a line that says what it is, some random bytes, and the runs, each compressed by itself, so that one is read
-# without the others. Its name is the digest of its contents. The random bytes make every pack another one, so a name that
-# was given up is never used again.
-
-
 _FIRST_LINE = b"callstream pack 1\n"
 _ZLIB = b"z"
 """How a run is kept: compressed by zlib, as MessagePack within."""
@@ -188,6 +170,13 @@ class PackPlace(NamedTuple):
 
 
 class Pack(NamedTuple):
+    """Many runs in one object of the archive: a line that says what it is, some random bytes, and the runs, each compressed
+    by itself, so that one is read without the others.
+
+    Its name is the digest of its contents. The random bytes make every pack another one, so a name that was given up is
+    never used again.
+    """
+
     name: str
     data: bytes
     places: Sequence[PackPlace]
@@ -250,7 +239,17 @@ class PackFigures(NamedTuple):
 
 
 class Packs(Protocol):
-    """One store's knowledge of packs. Awaited where the store is; what only reads, where its reader is.
+    """What the index has to know of packs. Awaited where the store is; what only reads, where its reader is.
+
+    A pack is known here before it is written, so nothing lies in the archive that the index has never heard of::
+
+        writing -> kept -> dirty -> gone -> nothing
+              \\____________________/
+
+    ``writing``: its object may be there, or a part of it. ``kept``: runs lie in it. ``dirty``: something in it was
+    forgotten, so it has to be written anew, without that. ``gone``: nothing refers to it, its object has to be deleted.
+    Only ``writing`` becomes ``kept``, in the transaction that takes the runs out of the tables; so a process that was
+    stopped for long cannot make use of an object that another one has given up.
 
     Anything may raise StoreAway if it should be tried again, JournalError if not.
     """

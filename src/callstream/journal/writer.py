@@ -32,19 +32,6 @@ from callstream.events import (
 from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
 from callstream.journal.rows import RecordColumns, Row, Source, known_events, prepare, whole_completion
 
-# The seam between a journal's index and its log, for engines that keep ordered messages and nothing else.
-#
-# A store is an index: runs, calls, threads, leases, ended runs, and every record that changes one of these. It keeps the
-# pieces too, nearly all of what is written, unless a ``Log`` beside it does: then a batch of nothing but pieces never
-# touches the index. Any record of a live run may lie in either, an append as a whole, and the run is both, ordered by
-# number.
-#
-# A writer has a part of the log for itself. When a run changes hands its pieces are copied into the index, so the rest is in
-# the part of its owner and nowhere else; and what has lain in the log for long is copied there, too.
-#
-# Pieces are in the log before the index gets a later record of their run, so nothing has to be committed in two places at
-# once: a number that is missing in what was read of both is one that was written meanwhile.
-
 Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
 """The key of a run, and what gives the records that another writer has appended to it."""
 Heard: TypeAlias = Callable[[Iterable[Added] | None], object]
@@ -53,7 +40,16 @@ Settle: TypeAlias = Callable[[Sequence[RecordColumns]], Awaitable[None]]
 
 
 class Log(Protocol):
-    """The pieces of live runs in an engine. Awaited on the journal's thread only.
+    """The pieces of live runs in an engine that keeps ordered messages. Awaited on the journal's thread only.
+
+    A store is an index: runs, calls, threads, leases, ended runs, and every record that changes one of these. It keeps the
+    pieces too, nearly all of what is written, unless a ``Log`` beside it does: then a batch of nothing but pieces never
+    touches the index. Any record of a live run may lie in either, an append as a whole, and the run is both, ordered by
+    number. Pieces are in the log before the index gets a later record of their run, so nothing has to be committed in two
+    places at once: a number that is missing in what was read of both is one that was written meanwhile.
+
+    A writer has a part of the log for itself. When a run changes hands its pieces are copied into the index, so the rest is
+    in the part of its owner and nowhere else; and what has lain in the log for long is copied there, too.
 
     Anything may raise StoreAway if it should be tried again, JournalError if not.
     """

@@ -35,6 +35,8 @@ from callstream.journal import Journal, RunRow
 from callstream.runtime.engine import Engine
 from callstream.wire.transcript import json_text
 
+logger = logging.getLogger("callstream")
+
 _NOT_DISCARDED = tuple(state for state in CallState if state is not CallState.DISCARDED)
 
 
@@ -248,8 +250,6 @@ def _outcome_of(call: Call, result: ResultReceived) -> CallReturned | CallFailed
 def _key(message: MessageReceived) -> _MessageKey:
     return (message.role, message.text, message.attachments)
 
-
-logger = logging.getLogger("callstream")
 
 _SWEEP_EVERY = 1.0
 """Seconds between two looks whether the owner of a watched run has died."""

@@ -41,12 +41,6 @@ from callstream.runtime.questions import Decision, QuestionRef, Questions
 from callstream.runtime.tooluse import ToolUse
 from callstream.tools import NOT_DONE, UNKNOWN, ClaimedCall, Joined, Reconcile, Streamed, Tool, running_for
 
-# The calls of a run's earlier attempts, where the run goes on in another process: what each came to is given back once.
-#
-# A tool that was running when its process died may have taken effect. It is settled by what was in force when it began,
-# which a newer build cannot make looser: it runs again, is asked what has become of it, a person decides, or it counts
-# as interrupted.
-
 logger = logging.getLogger("callstream")
 
 RUNNING = (CallState.EXECUTING, CallState.RUNNING_EARLY)
@@ -63,7 +57,12 @@ REFUSED: Final = (
 
 
 class EarlierCalls:
-    """Of one run."""
+    """The calls of a run's earlier attempts, where it goes on in another process: what each came to is given back once.
+
+    A tool that was running when its process died may have taken effect. It is settled by what was in force when it began,
+    which a newer build cannot make looser: it runs again, is asked what has become of it, a person decides, or it counts
+    as interrupted.
+    """
 
     def __init__(self, run: RunCore, questions: Questions) -> None:
         self._run = run

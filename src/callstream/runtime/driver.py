@@ -43,11 +43,7 @@ from callstream.runtime.engine import Engine, Working
 from callstream.runtime.log import TextLimits
 from callstream.runtime.run import Run
 
-# Runs as the requests that began them: what a run keeps of its request (``run_input``) tells whose it is.
-#
-# Its ``digest`` tells a request that is sent again, by a client whose connection broke, or by a proxy that does it on
-# its own. Its ``app`` tells which app it is of: several may share a journal, and have threads of one id. A run that
-# names none, of a program or of an earlier version, is of every app.
+logger = logging.getLogger("callstream")
 
 _LOOKED_AT: Final = 50
 """Runs of the thread, the newest first, that may have got the requested id with a number."""
@@ -61,8 +57,10 @@ _CLOCK_SECONDS: Final = 0.001
 class RunRequest(msgspec.Struct, frozen=True):
     """What identifies a request for a run, so that it is recognized when it is sent again.
 
-    The run keeps the ``digest`` of its input (``run_input["digest"]``), so every process finds it, after a restart too.
-    ``owner``: whose run it has to be; ``app``: of which app.
+    The run keeps the ``digest`` of its input (``run_input["digest"]``), so every process finds it, after a restart too: it
+    tells a request that is sent again, by a client whose connection broke, or by a proxy that does it on its own.
+    ``owner``: whose run it has to be. ``app``: of which app, since several may share a journal and have threads of one id;
+    a run that names none, of a program or of an earlier version, is of every app.
     """
 
     thread_id: str
@@ -208,8 +206,6 @@ class Seat:
     def __exit__(self, *error: object) -> None:
         self.give_back()
 
-
-logger = logging.getLogger("callstream")
 
 STOP_POLL_SECONDS: Final = 0.5
 """How soon a stop that another process was asked for is noticed here."""

@@ -61,6 +61,8 @@ from callstream.tools import Streamed, StreamedParameter, Tool, running_for, sta
 from callstream.tools.check import Misfit, describe
 from callstream.tools.convert import converter
 
+logger = logging.getLogger("callstream")
+
 
 class _UnusableArguments(Exception):
     """Why the tool must not run on these arguments, or not any longer."""
@@ -237,9 +239,6 @@ class _Interruptible:
     def _uncancel(self) -> None:
         if self._task is not None:
             self._task.uncancel()
-
-
-logger = logging.getLogger("callstream")
 
 
 class EarlyRun:

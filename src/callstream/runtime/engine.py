@@ -50,6 +50,8 @@ from callstream.tools import (
     typed_arguments,
 )
 
+logger = logging.getLogger("callstream")
+
 OnRejected: TypeAlias = Literal["raise", "forward", "ask", "say"]
 """What the SDK gets of a response in which a call was rejected: ``CallRejected``; all of it, the call included; the
 response without the call, and the model's next answer if there is nothing else in it for the program to act on; or the
@@ -122,8 +124,6 @@ def check_silence(first_byte: float | None, idle: float | None) -> None:
         if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
             raise UsageError(f"expected {name} to be a number of seconds above 0, or None, got {seconds!r}")
 
-
-logger = logging.getLogger("callstream")
 
 _NO_HOOKS = Hooks()
 

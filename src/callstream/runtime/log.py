@@ -75,6 +75,8 @@ from callstream.events import (
 )
 from callstream.journal import Journal
 
+logger = logging.getLogger("callstream")
+
 _T = TypeVar("_T")
 
 MOMENT = 0.5
@@ -230,8 +232,6 @@ class _TextMeter:
 def _stricter(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
 
-
-logger = logging.getLogger("callstream")
 
 EndInJournal: TypeAlias = Callable[[], Awaitable[None]]
 """Writes the end of one run. It may be repeated."""

@@ -40,10 +40,8 @@ from callstream.runtime.log import EventsThen, Then, submitted
 from callstream.wire import decoder_for
 from callstream.wire.transcript import ArgumentText
 
-# Filters of text: what of a model's text may be shown, decided while the model writes it.
-#
-# A filter gets text as it grows and says what of it may be shown. What it has not judged yet is held back: a secret may
-# be cut in two by the stream, and what was shown cannot be taken back. So the journal never has what a filter took out.
+logger = logging.getLogger("callstream")
+_CALL_EVENTS = get_args(CallEvent)
 
 Judge: TypeAlias = Callable[[str, bool], tuple[str, str]]
 """Given text that was not judged yet, and whether the passage ends with it. Returns what may be shown in its place, and the
@@ -61,7 +59,10 @@ class _Passage(Protocol):
 
 
 class TextFilter:
-    """Decides what of a model's text and reasoning is shown and journaled.
+    """Decides what of a model's text and reasoning is shown and journaled, while the model writes it.
+
+    What a filter has not judged yet is held back: a secret may be cut in two by the stream, and what was shown cannot be
+    taken back. So the journal never has what a filter took out.
 
     ``TextFilter(judge)``, or above a function, ``@TextFilter``: see ``Judge``. What is shown must not depend on how the text
     was cut. ``TextFilter.redacting(…)`` makes one of secrets or a regular expression.
@@ -184,11 +185,6 @@ class FilteredText:
             text = passage.feed(text, is_end)
         if text:
             shown.append(type(event)(event.message_id, text))
-
-
-logger = logging.getLogger("callstream")
-
-_CALL_EVENTS = get_args(CallEvent)
 
 
 class WithheldRun:

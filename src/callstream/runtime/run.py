@@ -40,6 +40,8 @@ from callstream.runtime.tooluse import ToolUse
 from callstream.tools import CallClaims, Progress, Tool, call_claims
 from callstream.wire.transcript import ArgumentText, json_text
 
+_T = TypeVar("_T")
+
 _CALL_EVENTS = get_args(CallEvent)
 
 
@@ -474,13 +476,10 @@ current_tool: ContextVar[tuple[Run, str] | None] = ContextVar("callstream_tool",
 current_model_call: ContextVar[ModelCall | None] = ContextVar("callstream_model_call", default=None)
 
 
-# A run for programs that have no event loop, or block the one they have: what is awaited of a Run blocks here.
-
-_T = TypeVar("_T")
-
-
 class SyncRun:
-    """``with cs.run("thread-1") as run`` gives one. ``SyncRun(run)`` is one for any ``Run``, such as ``current_run()``.
+    """A run for programs that have no event loop, or block the one they have: what is awaited of a ``Run`` blocks here.
+
+    ``with cs.run("thread-1") as run`` gives one. ``SyncRun(run)`` is one for any ``Run``, such as ``current_run()``.
 
     It may be used in any thread but the one that runs the event loop of the run. Async hooks and tools run on that loop,
     sync hooks in threads of their own, and a sync tool in the thread that has called ``invoke`` or ``run_tools``. The
@@ -623,10 +622,6 @@ class SyncRun:
         return run_in(self.run.loop, work)
 
 
-# Runs that their own program goes on with: started again, it begins the run of the same id where the last process left it.
-#
-# No other process looks for such a run. Its program does, under the name that the run's id gives it.
-
 _LOOK_SECONDS: Final = 0.5
 _LEASES: Final = 2
 """How many leases a process may keep others waiting that does not renew its own: one may have begun just now."""
@@ -645,7 +640,9 @@ def check_journal(journal: Journal) -> None:
 
 
 def kept_for(run_id: str) -> InputKept:
-    """What makes a run one that its own program goes on with."""
+    """What makes a run one that its own program goes on with: started again, it begins the run of the same id where the last
+    process left it. No other process looks for such a run, since the run's id gives it its name.
+    """
     return InputKept(_app(run_id), "")
 
 

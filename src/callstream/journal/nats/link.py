@@ -24,6 +24,8 @@ from callstream.errors import JournalError, UsageError
 from callstream.journal.store import StoreAway
 from callstream.journal.writer import Stale
 
+_T = TypeVar("_T")
+
 _log = logging.getLogger("callstream.journal")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
 _OPTIONS = ("log", "log_stream", "log_streams", "log_durability", "log_monitor", "log_creds")
@@ -168,7 +170,6 @@ class _Answer(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
-_T = TypeVar("_T")
 
 
 class Refused(Exception):

@@ -19,6 +19,8 @@ from callstream.errors import JournalError, UsageError
 from callstream.journal.follow import Followers
 from callstream.journal.store import StoreAway, Unstorable
 
+_log = logging.getLogger("callstream.journal")
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 30.0
@@ -142,8 +144,6 @@ class Link:
             "command_timeout": _COMMAND_SECONDS,
         }
 
-
-_log = logging.getLogger("callstream.journal")
 
 POLL_SECONDS = 0.025
 """How often the followed runs are looked at where nothing can be heard."""

@@ -41,6 +41,8 @@ from callstream.journal.store import (
 )
 from callstream.journal.whole import RunSize, WholeRun, whole_runs
 
+_T = TypeVar("_T")
+
 _SQL = queries("sqlite")
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNSTORABLE = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
@@ -88,7 +90,6 @@ def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-_T = TypeVar("_T")
 _READERS = 4
 _NOWHERE = (None, None, None)
 _decode = msgspec.json.Decoder(list[Any]).decode
