@@ -3,7 +3,7 @@
 The provider's bytes are kept as they come, at the provider's pace. They are cut, decoded and collapsed, and what they say is
 recorded; then, and never before, what they are to the SDK may leave. It is one way, in plain calls:
 
-    _hear ─▶ _step ─▶ _record ─▶ (journal) ─▶ _recorded ─▶ _step …
+    _hear ─▶ _step ─▶ (journal) ─▶ _recorded ─▶ _let_out ─▶ _step …
 
 One record is under way at a time. What comes meanwhile is read together by the next step: the faster deltas come, the more
 of them share a write. Bytes that come while nothing is written wait for the run's turn (``Run.schedule``), which is now
@@ -110,15 +110,15 @@ class TappedBody:
         self._waits_for_hooks = waits_for_hooks
         self.drop: Drop | None = None
         """Takes calls that hooks reject out of what is forwarded, in place of raising."""
-        self._is_cut = False
+        self.was_cut = False
+        """Whether it was not read to its end, because the rest was of no use."""
         self._limits = limits or Limits()
         self._on_end = on_end
         self._kept = kept
         self._is_kept = False
         self._unread: list[bytes] = []  # as they came
-        self._unread_bytes = 0
         self._outputs: list[Output] = []  # what was recorded, and may leave
-        self._output_bytes = 0
+        self._held = 0  # bytes of both
         self._is_due = False  # a step is on its way
         self._is_recording = False
         self._source_error: Exception | None = None
@@ -182,11 +182,6 @@ class TappedBody:
         """Whether the SDK has all that was for it."""
         return self._complete.is_set() and not self._outputs and not self._is_judging
 
-    @property
-    def was_cut(self) -> bool:
-        """Whether it was not read to its end, because the rest was of no use."""
-        return self._is_cut
-
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded.
 
@@ -196,8 +191,8 @@ class TappedBody:
 
     def cut(self) -> None:
         """The rest of the response is of no use: the source is closed, and what was read is all there is."""
-        if self._has_begun and not (self._has_ended or self._broken_off or self._is_cut):
-            self._is_cut = True
+        if self._has_begun and not (self._has_ended or self._broken_off or self.was_cut):
+            self.was_cut = True
             self._pop_unread()
             self._reading.cancel()
 
@@ -247,21 +242,17 @@ class TappedBody:
             async for data in self._source:
                 self._hold(data)
                 del data  # else it would stay here until more comes by this way
-                while self._is_full:
+                while self._held > self._limits.max_held:
                     self._room.clear()
                     await self._room.wait()
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
             self._source_error = error
         except asyncio.CancelledError:
-            if not self._is_cut:
+            if not self.was_cut:
                 raise
             self._reading.uncancel()
             if self._broken_off:
                 raise
-
-    @property
-    def _is_full(self) -> bool:
-        return self._unread_bytes + self._output_bytes > self._limits.max_held
 
     def _hear(self) -> None:
         """Something has come. The step that reads it takes it; but a journal that is slow does not slow the provider."""
@@ -269,16 +260,18 @@ class TappedBody:
         if self._is_recording:
             self._hold(self._take_announced())
         elif not self._is_due:
-            self._schedule()
+            self._is_due = True
+            self._schedule_in_run(self._step)
 
     def _hold(self, data: bytes) -> None:
         """Keeps bytes that came, and sees to it that they are read."""
-        if self._is_cut or not data:
+        if self.was_cut or not data:
             return
         self._unread.append(data)
-        self._unread_bytes += len(data)
+        self._held += len(data)
         if not self._is_due and not self._is_recording:
-            self._schedule()
+            self._is_due = True
+            self._schedule_in_run(self._step)
 
     def _go_on(self) -> None:
         """Goes on with what is here, after the SDK has seen what was let out."""
@@ -286,66 +279,56 @@ class TappedBody:
             self._is_due = True
             self.loop.call_soon(self._step)
 
-    def _schedule(self) -> None:
-        self._is_due = True
-        self._schedule_in_run(self._step)
-
     def _step(self) -> None:
-        """Reads what is here. Nothing is being recorded."""
+        """Reads what is here, and has recorded what it says. Nothing is being recorded."""
         self._is_due = False
         if self._broken_off:
             return
         try:
-            read = self._next()
+            data = self._pop_unread() if self._unread else b""
+            if self._has_heard:
+                data += self._take_announced()
+            if data:
+                if self._kept is not None:
+                    self._kept.read(data)
+                read = self._collapser.feed(data)
+            elif self._has_ended:
+                read = self._last_read()
+            else:
+                return
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
             self._fail(error)
-        else:
-            if read is not None:
-                self._record(read)
-
-    def _next(self) -> Read | None:
-        """What the next bytes say; None if there are none now."""
-        if data := self._pop_unread() + self._take_announced():
-            if self._kept is not None:
-                self._kept.read(data)
-            return self._collapser.feed(data)
-        if not self._has_ended:
-            return None
-        if self._source_error is not None:
-            raise self._source_error
-        self._is_last = True
-        return self._at_end()
-
-    def _take_announced(self) -> bytes:
-        if self._announced is None or not self._has_heard or self._is_full or self._is_cut:
-            return b""
-        self._has_heard = False
-        return self._announced.take()
-
-    def _pop_unread(self) -> bytes:
-        if not self._unread:
-            return b""
-        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-        self._unread.clear()
-        self._unread_bytes = 0
-        self._room.set()
-        return data
-
-    def _at_end(self) -> Read:
-        end = self._collapser.end()
-        if end.error is not None:  # what is open was left out, so that there is nothing to judge
-            logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
-            end.error = None
-        return end
-
-    def _record(self, read: Read) -> None:
+            return
         events = read.events if self._kept is None else self._with_kept(self._kept, read)
         if events or read.error is not None or self._is_last:
             self._is_recording = True
             self._response.submit(events, partial(self._recorded, read))
         else:
             self._let_out(read)
-            self._continue()
+
+    def _take_announced(self) -> bytes:
+        """What the source has kept; nothing while enough is here."""
+        if self._announced is None or self._held > self._limits.max_held or self.was_cut:
+            return b""
+        self._has_heard = False
+        return self._announced.take()
+
+    def _pop_unread(self) -> bytes:
+        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+        self._unread.clear()
+        self._held -= len(data)
+        self._room.set()
+        return data
+
+    def _last_read(self) -> Read:
+        if self._source_error is not None:
+            raise self._source_error
+        self._is_last = True
+        end = self._collapser.end()
+        if end.error is not None:  # what is open was left out, so that there is nothing to judge
+            logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
+            end.error = None
+        return end
 
     def _with_kept(self, kept: KeptBody, read: Read) -> Sequence[WireEvent | Kept]:
         """The events, with the response as the SDK gets it in the same append as its end: what is whole is kept."""
@@ -363,33 +346,29 @@ class TappedBody:
         self._is_recording = False
         if self._broken_off:
             return
-        try:
-            if error is not None:
-                raise error
-            for event in read.events:
-                if type(event) is CallDiscarded and event.reason == "interrupted":
-                    self._was_interrupted = True
-            if read.error is not None:
-                self._judge(read.error)
-        except Exception as raised:  # noqa: BLE001  # it rises where the SDK reads
-            self._fail(raised)
-            return
-        self._let_out(read)
-        self._continue()
+        for event in read.events:
+            if type(event) is CallDiscarded and event.reason == "interrupted":
+                self._was_interrupted = True
+        if error is None and read.error is not None:
+            error = self._judge(read.error)
+        if error is None:
+            self._let_out(read)
+        else:
+            self._fail(error)  # it rises where the SDK reads
 
-    def _continue(self) -> None:
+    def _let_out(self, read: Read) -> None:
+        """Lets out what was recorded, and goes on."""
+        if read.outputs and not self._pushed(read.outputs):
+            self._outputs += read.outputs
+            self._held += sum(len(output.data) for output in read.outputs)
+            self._news.set()
         if self._is_last:
             self._complete.set()
         elif self._outputs or self._has_ended:
             self._go_on()
-        elif (self._unread or (self._has_heard and not self._is_full)) and not self._is_due:
-            self._schedule()
-
-    def _let_out(self, read: Read) -> None:
-        if read.outputs and not self._pushed(read.outputs):
-            self._outputs += read.outputs
-            self._output_bytes += sum(len(output.data) for output in read.outputs)
-            self._news.set()
+        elif self._unread or (self._has_heard and self._held <= self._limits.max_held):
+            self._is_due = True
+            self._schedule_in_run(self._step)
 
     def _pushed(self, outputs: Sequence[Output]) -> bool:
         """Whether a reader that waits has got them without being woken."""
@@ -400,11 +379,12 @@ class TappedBody:
                 return False  # they wait for hooks
         return self._push(outputs[0].data if len(outputs) == 1 else b"".join([output.data for output in outputs]))
 
-    def _judge(self, error: WireError) -> None:
+    def _judge(self, error: WireError) -> WireError | None:
         """The wire cannot be read any further. The rest is the SDK's to judge, unless it would be half a call."""
         if error.provider_message is None and self._was_interrupted:
-            raise error
+            return error
         logger.warning("cannot continue to read response %s: %s", self._response.response_id, error)
+        return None
 
     async def _tell_end(self) -> None:
         if self._on_end is not None:
@@ -445,7 +425,7 @@ class TappedBody:
         return b"".join([output.data, *(follower.data for follower in followers)])
 
     def _free(self, *outputs: Output) -> None:
-        self._output_bytes -= sum(len(output.data) for output in outputs)
+        self._held -= sum(len(output.data) for output in outputs)
         self._room.set()
         if self._has_heard:
             self._go_on()

@@ -44,16 +44,14 @@ class BodyReader:
 
     def __init__(self, http: h11.Connection, *, is_chunked: bool) -> None:
         self.is_complete = False
+        self.has_ended = False
+        """No more of it comes: it is complete, or there is an ``error``."""
         self.error: h11.RemoteProtocolError | None = None
         """The body is not what its head says. What came before is content all the same."""
         self._http = http
         self._is_plain = is_chunked and not http.trailing_data[0]
         self._size = b""  # the beginning of one
         self._left = 0  # bytes of the chunk, with the line end after it
-
-    def has_ended(self) -> bool:
-        """Whether no more of it comes."""
-        return self.is_complete or self.error is not None
 
     @property
     def is_reusable(self) -> bool:
@@ -102,6 +100,7 @@ class BodyReader:
                 end = data[at : at + self._left]
                 if not _LINE_END[-self._left :].startswith(end):
                     self.error = h11.RemoteProtocolError(f"malformed chunk footer: {end!r}")
+                    self.has_ended = True
                     break
                 self._left -= len(end)
                 at += len(end)
@@ -127,6 +126,7 @@ class BodyReader:
             self.error = error
         else:
             self.is_complete = isinstance(event, h11.EndOfMessage)
+        self.has_ended = self.is_complete or self.error is not None
         return content[0] if len(content) == 1 else b"".join(content)
 
 
@@ -186,6 +186,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._seconds: float | None = None  # that a wait may last
         self._alarm = Alarm(self._time_out)
+        self._taken_at = 0.0
         self._may_write = Flag()
         self._may_write.set()
 
@@ -244,7 +245,8 @@ class Connection(asyncio.Protocol):
 
     async def ask(self, request: Any, timeouts: Timeouts) -> ResponseHead:
         """Sends the request, and waits for the head of its answer."""
-        self._limit_waits(timeouts.get("read"))
+        self._seconds = timeouts.get("read")
+        self._alarm.stop()  # the last exchange's timer may be set for much later
         http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
         async for data in self._request(http, request):
             await self._write(data, timeouts.get("write"))
@@ -265,6 +267,7 @@ class Connection(asyncio.Protocol):
             return
         self._waiter = self._loop.create_future()
         if self._seconds is not None:
+            self._taken_at = self._loop.time()
             self._alarm.set(self._loop, self._seconds)
         try:
             await self._waiter
@@ -284,8 +287,8 @@ class Connection(asyncio.Protocol):
         self._unread_bytes = 0
         if self._is_paused:
             self._resume()
-        if self._seconds is not None and self._waiter is not None:
-            self._alarm.set(self._loop, self._seconds)
+        if self._seconds is not None:
+            self._taken_at = self._loop.time()
         return data
 
     def raise_error(self) -> None:
@@ -375,14 +378,14 @@ class Connection(asyncio.Protocol):
     def _resumed(self) -> None:
         self._is_resuming = False
 
-    def _limit_waits(self, seconds: float | None) -> None:
-        """How long this exchange waits for the next bytes. The last one's timer may be set for much later."""
-        self._seconds = seconds
-        self._alarm.stop()
-
     def _time_out(self) -> None:
-        """What has come and was not taken yet is no silence: ``take`` sets the alarm again."""
-        if self._waiter is not None and not self._waiter.done() and not self._unread:
+        """The time counts from the last ``take``, which leaves the alarm alone. What was not taken yet is no silence."""
+        if self._waiter is None or self._waiter.done() or self._seconds is None:
+            return
+        left = self._seconds if self._unread else self._taken_at + self._seconds - self._loop.time()
+        if left > 0:
+            self._alarm.set(self._loop, left)
+        else:
             self._waiter.set_exception(self._library.ReadTimeout(f"received nothing for {self._seconds} seconds"))
 
     @contextmanager
@@ -637,11 +640,11 @@ class DirectStream:
 
     def take(self) -> bytes:
         """See ``Announcing``."""
-        if self._body.has_ended():
+        if self._body.has_ended:
             return b""  # what has come after it is nothing of it
         data = self._connection.take()
         content = self._body.feed(data) if data else b""
-        if self._body.has_ended():
+        if self._body.has_ended:
             self._connection.wake()
         return content
 
@@ -657,7 +660,7 @@ class DirectStream:
                 if content := self.take() or self._last():
                     yield content
                     content = b""
-                elif body.has_ended():
+                elif body.has_ended:
                     break
                 else:
                     await connection.wait()
@@ -668,7 +671,7 @@ class DirectStream:
 
     def _last(self) -> bytes:
         """What there is left where nothing more comes."""
-        if self._body.has_ended() or not self._connection.has_ended:
+        if self._body.has_ended or not self._connection.has_ended:
             return b""
         self._connection.raise_error()
         return self._body.end()
