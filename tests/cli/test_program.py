@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -52,6 +53,17 @@ def test_help_of_a_command_reads_well(run: Run, name: str, monkeypatch: pytest.M
     assert examples
     assert all(line.startswith("  ") and f"callstream {name}" in line for line in examples)
     assert all(len(line) <= 125 for line in done.out.splitlines())
+
+
+@pytest.mark.subprocess
+def test_no_command_needs_the_packages_of_another() -> None:
+    """It starts without the packages of any extra."""
+    of_extras = ("google.adk", "ag_ui", "starlette", "uvicorn", "httpx", "rich", "h11", "yaml", "cedarpy", "sqlalchemy")
+    program = f"import sys; sys.modules.update(dict.fromkeys({of_extras!r})); from callstream.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_version(run: Run) -> None:

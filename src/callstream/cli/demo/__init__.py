@@ -13,9 +13,6 @@ from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ag_ui.core import RunAgentInput
-
-from callstream.adk import ADKAgent
 from callstream.calls import Call, CallState
 from callstream.cli.options import Commands, add_address, add_journal, hide_password, pace, refuse_secret
 from callstream.cli.output import Printer, clean, misused
@@ -105,7 +102,6 @@ def _built_pages() -> dict[str, str]:
 
 
 async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Printer) -> int:
-
     try:
         await TerminalChat(agent, out, yes=options.yes).hold(options.message or QUESTION)
         await show_calls(agent, out)
@@ -157,6 +153,8 @@ class TerminalChat:
             run_id = await self._run({"role": "tool", "toolCallId": waiting[0].call_id, "content": answer})
 
     async def _run(self, message: dict[str, Any]) -> str:
+        from ag_ui.core import RunAgentInput
+
         run_id = f"run_{uuid.uuid4().hex[:12]}"
         run_input = RunAgentInput.model_validate(
             {"threadId": self._thread_id, "runId": run_id, "messages": [{"id": uuid.uuid4().hex, **message}]}
