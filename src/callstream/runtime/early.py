@@ -51,7 +51,7 @@ from callstream.events import (
     DiscardReason,
     Encoding,
 )
-from callstream.hooks.thread import HookThread
+from callstream.hooks.dispatch import HookThread
 from callstream.jsontext.stream import Change, JsonStream
 from callstream.runtime.barrier import CallListener, Write
 from callstream.runtime.core import RunCore

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from callstream.hooks.thread import HookThread
+from callstream.hooks.dispatch import HookThread
 
 _Transports: TypeAlias = dict[tuple[str, str | None, bool], Any]
 """By the library, the proxy, and whether they are the tap's own."""
