@@ -14,7 +14,7 @@ import pytest
 
 from callstream.errors import UsageError
 from callstream.tools import Progress, is_tool, no_progress, tool
-from callstream.tools.progress import current_progress
+from callstream.tools.parameters import current_progress
 
 from .samples import write_document
 

@@ -35,7 +35,7 @@ from callstream.callstream import Callstream
 from callstream.errors import UsageError
 from callstream.runtime.ownloop import run_function
 from callstream.tools import Progress, Tool, current_progress, is_tool
-from callstream.tools.progress import ProgressFilling
+from callstream.tools.parameters import ProgressFilling
 from callstream.tools.schema import gemini_schema
 from callstream.tools.tool import annotations_of, resolved_signature, same_kind, without_parameter
 

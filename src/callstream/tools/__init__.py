@@ -5,9 +5,8 @@ from __future__ import annotations
 from callstream.tools.check import Fault, StreamCheck, describe
 from callstream.tools.convert import Arguments, typed_arguments
 from callstream.tools.delta import AbortSignal
-from callstream.tools.progress import Progress, current_progress, no_progress
+from callstream.tools.parameters import Joined, Progress, Streamed, StreamedParameter, current_progress, no_progress
 from callstream.tools.schema import Provider
-from callstream.tools.streamed import Joined, Streamed, StreamedParameter
 from callstream.tools.tool import (
     NOT_DONE,
     UNKNOWN,

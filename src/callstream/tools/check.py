@@ -25,14 +25,12 @@ from callstream.tools.keywords import (
     first_texts,
     is_of,
     kind_of,
-    limit,
     matches,
-    part_list,
-    part_map,
     resolve,
     scalar_faults,
     string_faults,
 )
+from callstream.tools.schema import limit, part_list, part_map
 
 # A fault of a call's arguments: where it is, what was expected there and what came, in a sentence for the model.
 

@@ -12,6 +12,7 @@ well: parameters without annotation, classes that they do not know, such as a fr
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +26,18 @@ from callstream.errors import InvalidArguments, WireError
 from callstream.jsontext.path import Path, parse_path
 from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, show
 from callstream.tools.check import faults as find_faults
-from callstream.tools.keywords import FORMATS, TYPE_WORDS
-from callstream.tools.models import is_json, is_of_pydantic, model_converter, model_schema, parts_of, uses_pydantic
-from callstream.tools.schema import judged_schema, msgspec_schema
-from callstream.tools.streamed import Streamed
+from callstream.tools.keywords import TYPE_WORDS
+from callstream.tools.parameters import Streamed
+from callstream.tools.schema import (
+    FORMATS,
+    REF,
+    is_of_pydantic,
+    judged_schema,
+    model_schema,
+    msgspec_schema,
+    parts_of,
+    uses_pydantic,
+)
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Gives the value of the annotated type, or raises ``Misfit``."""
@@ -264,13 +273,127 @@ def _msgspec_fault(text: str, path: Path, value: Any) -> Fault:
     return Fault(path, text, show(value), rule=text[0].lower() + text[1:])
 
 
+# -- pydantic --
+
+
+_PYDANTIC_WORDS: Final = {
+    **TYPE_WORDS,
+    **dict.fromkeys(("list", "tuple", "set"), TYPE_WORDS["array"]),
+    **dict.fromkeys(("dict", "model", "dataclass"), TYPE_WORDS["object"]),
+    "date": FORMATS["date"][0],
+    "datetime": FORMATS["date-time"][0],
+    "time": FORMATS["time"][0],
+    "time_delta": FORMATS["duration"][0],
+    "uuid": FORMATS["uuid"][0],
+    "decimal": FORMATS["decimal"][0],
+}
+"""What pydantic's errors of a type, or of reading one, say in our words."""
+_PYDANTIC_OTHERS: Final = {
+    "int_from_float": TYPE_WORDS["integer"],
+    "none_required": TYPE_WORDS["null"],
+    "date_from_datetime_parsing": FORMATS["date"][0],
+    "datetime_from_date_parsing": FORMATS["date-time"][0],
+}
+_JSON: Final = (str, int, float, bool, type(None))
+
+
+def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
+    """How pydantic makes values of the annotation; None if it cannot."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    try:  # in a tuple, because only what has no config of its own can be given one
+        adapter: Any = TypeAdapter(tuple[annotation], config=ConfigDict(strict=True))
+    except (PydanticUserError, NameError):
+        return None
+
+    def convert(value: Any) -> Any:
+        try:
+            return _validate(adapter, value)[0]
+        except ValidationError as error:
+            found = [_pydantic_fault(each) for each in error.errors(include_url=False)]
+            raise Misfit(_with_known_fields(found, annotation, value)) from None
+
+    return convert
+
+
+def _with_known_fields(faults: list[Fault], annotation: Any, value: Any) -> list[Fault]:
+    """The faults, where those of names that are not known say which are: pydantic does not, its schema does."""
+    if not any(isinstance(fault, UnknownArgument) for fault in faults) or not is_json(value):
+        return faults
+    by_schema = {
+        fault.path: fault
+        for fault in find_faults(model_schema(annotation), value, lenient=False)
+        if isinstance(fault, UnknownArgument)
+    }
+    return [by_schema.get(fault.path, fault) if isinstance(fault, UnknownArgument) else fault for fault in faults]
+
+
+def _validate(adapter: Any, value: Any) -> Any:
+    if is_json(value):
+        try:
+            text = json.dumps([value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # half a surrogate pair, which no UTF-8 can carry
+            return adapter.validate_python((value,))
+        return adapter.validate_json(text)
+    return adapter.validate_python((value,))
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value is what a model wrote, not made by a framework."""
+    if type(value) is dict:
+        return all(type(name) is str and is_json(member) for name, member in value.items())
+    if type(value) is list:
+        return all(map(is_json, value))
+    return type(value) in _JSON
+
+
+def _expected(kind: str, limits: Mapping[str, Any]) -> str | None:
+    """What should have been there, in the words of every other fault; None for what only pydantic has words for."""
+    try:
+        match kind:
+            case "greater_than_equal":
+                return f"at least {limits['ge']}"
+            case "greater_than":
+                return f"greater than {limits['gt']}"
+            case "less_than_equal":
+                return f"at most {limits['le']}"
+            case "less_than":
+                return f"less than {limits['lt']}"
+            case "string_pattern_mismatch":
+                return f"a string that matches {limits['pattern']!r}"
+            case "string_too_short":
+                return f"at least {limits['min_length']} characters long"
+            case "string_too_long":
+                return f"at most {limits['max_length']} characters long"
+    except KeyError:
+        return None
+    return _PYDANTIC_OTHERS.get(kind) or _PYDANTIC_WORDS.get(kind.removesuffix("_type").removesuffix("_parsing"))
+
+
+def _pydantic_fault(error: Mapping[str, Any]) -> Fault:
+    path: Path = tuple(error["loc"][1:])
+    message: str = error["msg"]
+    expected = _expected(error["type"], error.get("ctx", {}))
+    if expected is not None:
+        return Fault(path, expected, show(error["input"]))
+    match error["type"]:
+        case "missing":
+            return Fault(path, "a value")
+        case "extra_forbidden":
+            return UnknownArgument(path, "nothing", show(error["input"]))
+        case _ if message.startswith("Input should be "):
+            return Fault(path, message.removeprefix("Input should be "), show(error["input"]))
+        case "value_error":
+            return Fault(path, message, show(error["input"]), rule=message.removeprefix("Value error, "))
+        case _:
+            return Fault(path, message, show(error["input"]), rule=message[0].lower() + message[1:])
+
+
 # -- annotations that msgspec knows and pydantic does not, explained to pydantic ---------------------------------------
 # Frameworks that describe functions by pydantic (google-adk, Pydantic AI, LangChain, …) fail on structs and, before Python
 # 3.12, on ``typing.TypedDict``; the limits of ``Meta`` they do not see. So the signature that a tool shows them has such
 # annotations in ``Annotated``, beside an object of pydantic's own protocol. To anything else they mean what they meant.
-
-
-_REF = "#/$defs/"
 
 
 class Explained:
@@ -289,12 +412,12 @@ class Explained:
         models: dict[str, Any] = {}
 
         def describe(class_: type) -> dict[str, Any]:  # a model in a field of a struct
-            described = model_schema(class_, _REF + "{model}") or {"type": "object"}
+            described = model_schema(class_) or {"type": "object"}
             models.update(described.pop("$defs", {}))
             return described
 
         (written,), definitions = msgspec.json.schema_components(
-            [self._annotation], schema_hook=describe, ref_template=_REF + "{name}"
+            [self._annotation], schema_hook=describe, ref_template=REF + "{name}"
         )
         inlined: dict[str, Any] = _inline(written, {**models, **definitions}, frozenset())
         return inlined
@@ -326,7 +449,7 @@ def _inline(schema: Any, definitions: Mapping[str, Any], within: frozenset[str])
         return [_inline(each, definitions, within) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    name = str(schema.get("$ref", "")).removeprefix(_REF)
+    name = str(schema.get("$ref", "")).removeprefix(REF)
     if name in within:
         return {"type": "object"}
     if name in definitions:

@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema that say something of one value by itself, and how parts of a schema are read.
+"""The keywords of JSON Schema that say something of one value by itself, and how they are read.
 
 A schema may be anything: what a keyword should not be is passed over. Patterns are ECMA regular expressions, read here by
 Python's ``re``, which differs in details (``\\d`` takes digits of all scripts); one that does not compile is passed over.
@@ -10,15 +10,15 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
-from uuid import UUID
 
 import msgspec
+
+from callstream.tools.schema import FORMATS, limit
 
 KEYWORDS: Final = (
     "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems",
@@ -42,17 +42,6 @@ TYPE_WORDS: Final = _TYPES | {
     "bool": _TYPES["boolean"],
 }
 """The words for a type, by its name in JSON Schema or in Python."""
-FORMATS: Final[dict[str, tuple[str, type]]] = {
-    "date-time": ("a date and time such as 2026-01-31T09:30:00Z", datetime),
-    "date": ("a date such as 2026-01-31", date),
-    "time": ("a time such as 09:30:00Z", time),
-    "partial-time": ("a time such as 09:30:00", time),
-    "duration": ("a duration such as PT5M", timedelta),
-    "uuid": ("a UUID such as 123e4567-e89b-42d3-a456-426614174000", UUID),
-    "decimal": ("a decimal number such as 12.50", Decimal),
-    "base64": ("a base64 string", bytes),
-}
-"""The formats of strings that a tool's types have: the words for each, and the type that reads it."""
 _MAX_SHOWN: Final = 200
 
 
@@ -71,20 +60,6 @@ def kind_of(value: Any) -> str:
             return "object"
         case _:
             return "number"
-
-
-def part_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def part_map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def limit(schema: dict[str, Any], word: str) -> float | None:
-    """The number that a keyword states."""
-    value = schema.get(word)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def expected_types(schema: dict[str, Any]) -> list[tuple[str, str]]:

@@ -14,14 +14,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints, is_typeddict
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin, get_type_hints, is_typeddict
+from uuid import UUID
 
 import msgspec
 from msgspec import inspect as types
 
 from callstream.errors import UsageError
-from callstream.tools.keywords import FORMATS, limit
-from callstream.tools.models import model_schema, uses_pydantic
 
 Provider: TypeAlias = Literal[
     "anthropic", "openai", "openai_chat", "openai_responses", "gemini", "gemini_interactions",
@@ -37,6 +38,17 @@ GEMINI_KEYS = frozenset(
     }
 )  # fmt: skip
 """The keywords of JSON Schema that Gemini gets as they are."""
+FORMATS: Final[dict[str, tuple[str, type]]] = {
+    "date-time": ("a date and time such as 2026-01-31T09:30:00Z", datetime),
+    "date": ("a date such as 2026-01-31", date),
+    "time": ("a time such as 09:30:00Z", time),
+    "partial-time": ("a time such as 09:30:00", time),
+    "duration": ("a duration such as PT5M", timedelta),
+    "uuid": ("a UUID such as 123e4567-e89b-42d3-a456-426614174000", UUID),
+    "decimal": ("a decimal number such as 12.50", Decimal),
+    "base64": ("a base64 string", bytes),
+}
+"""The formats of strings that a tool's types have: the words for each, and the type that reads it."""
 _GEMINI_FORMATS = {
     "string": {"date-time"},
     "integer": {"int32", "int64"},
@@ -48,6 +60,20 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (float, "number"),
     (str, "string"),
 )
+
+
+def part_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def part_map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def limit(schema: dict[str, Any], word: str) -> float | None:
+    """The number that a keyword states."""
+    value = schema.get(word)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def declaration(provider: Provider, name: str, description: str, parameters: Schema) -> Schema:
@@ -135,7 +161,7 @@ def _property(
     text = described
     if get_origin(annotation) is Annotated:
         text = next((note for note in get_args(annotation)[1:] if isinstance(note, str)), text)
-    schema = model_schema(annotation, REF + "{model}") if uses_pydantic(annotation) else None
+    schema = model_schema(annotation) if uses_pydantic(annotation) else None
     if schema is not None:
         found = schema.pop("$defs", {})
     else:
@@ -226,7 +252,7 @@ class _GeminiSchema:
                 return {"type": "object"}
             beside = {key: value for key, value in schema.items() if key != "$ref"}
             return self.write({**target, **beside}, (*within, name))
-        for part in _list(schema.get("allOf")):
+        for part in part_list(schema.get("allOf")):
             schema = {**self.write(part, within), **schema}
         written = {key: value for key, value in schema.items() if key in self.keys}
         properties = written.pop("properties", None)
@@ -245,7 +271,7 @@ class _GeminiSchema:
 
     def _write_items(self, written: Schema, schema: Schema, within: tuple[str, ...]) -> None:
         """One schema for all items, because Gemini knows no tuples."""
-        places = [self.write(part, within) for part in _list(schema.get("prefixItems"))]
+        places = [self.write(part, within) for part in part_list(schema.get("prefixItems"))]
         if isinstance(schema.get("items"), dict):
             places.append(self.write(schema["items"], within))
         distinct = [place for number, place in enumerate(places) if place not in places[:number]]
@@ -255,7 +281,7 @@ class _GeminiSchema:
 
     def _write_alternatives(self, written: Schema, schema: Schema, within: tuple[str, ...]) -> None:
         """Alternatives without null, which Gemini calls nullable."""
-        alternatives = [*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))]
+        alternatives = [*part_list(schema.get("anyOf")), *part_list(schema.get("oneOf"))]
         if isinstance(schema.get("type"), list):
             del written["type"]
             alternatives += [{"type": kind} for kind in schema["type"]]
@@ -274,7 +300,7 @@ class _GeminiSchema:
 
 def _write_enum(written: Schema, schema: Schema) -> None:
     """Gemini takes an enum of strings only; other choices are named in the description."""
-    choices = [schema["const"]] if "const" in schema else _list(schema.get("enum"))
+    choices = [schema["const"]] if "const" in schema else part_list(schema.get("enum"))
     written.pop("enum", None)
     if not choices:
         return
@@ -311,10 +337,6 @@ def _write_limits(written: Schema, schema: Schema) -> None:
 def _add_text(written: Schema, text: str) -> None:
     known = written.get("description")
     written["description"] = f"{known} {text}" if isinstance(known, str) and known else text
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 _MAX_NESTED = 3
@@ -468,3 +490,49 @@ def _order_choices(schema: Any, orders: dict[frozenset[str], list[Any]]) -> None
                 schema[word] = orders.get(frozenset(map(repr, part)), part)
             elif word not in ("default", "const", "examples"):
                 _order_choices(part, orders)
+
+
+# -- annotations in which something of pydantic's occurs ---------------------------------------------------------------
+#
+# pydantic is imported for these alone, so a program without it needs none.
+
+
+def uses_pydantic(annotation: Any) -> bool:
+    """Whether something of pydantic's occurs in the annotation, or in a field of its dataclasses and typed dicts."""
+    return any(is_of_pydantic(each) for each in parts_of(annotation))
+
+
+def parts_of(annotation: Any, within: frozenset[Any] = frozenset()) -> Iterator[Any]:
+    """The annotation, all that it is made of, and the annotations of its fields."""
+    yield annotation
+    if get_origin(annotation) is Annotated:
+        yield from annotation.__metadata__
+    for argument in get_args(annotation):
+        if isinstance(argument, type) or get_origin(argument) is not None:
+            yield from parts_of(argument, within)
+    has_fields = dataclasses.is_dataclass(annotation) or is_typeddict(annotation)
+    if isinstance(annotation, type) and has_fields and annotation not in within:
+        try:
+            hints = get_type_hints(annotation, include_extras=True)
+        except (NameError, TypeError):
+            return
+        for hint in hints.values():
+            yield from parts_of(hint, within | {annotation})
+
+
+def is_of_pydantic(part: Any) -> bool:
+    """Whether a class or a note in ``Annotated`` is for pydantic."""
+    if hasattr(part, "__get_pydantic_core_schema__") or hasattr(part, "__pydantic_core_schema__"):
+        return True
+    return type(part).__module__.partition(".")[0] in ("pydantic", "annotated_types")
+
+
+def model_schema(annotation: Any) -> dict[str, Any] | None:
+    """The JSON Schema that pydantic makes of the annotation; None if it cannot."""
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(annotation).json_schema(ref_template=REF + "{model}")
+    except (PydanticUserError, NameError):
+        return None

@@ -38,19 +38,22 @@ from callstream.events import ReplayRule
 from callstream.jsontext.path import Path, lacks_place, parse_path
 from callstream.tools.convert import Arguments, explain_annotations
 from callstream.tools.delta import AbortSignal
-from callstream.tools.progress import ProgressFilling, progress_parameter
-from callstream.tools.schema import Provider, declaration, parameters_schema
-from callstream.tools.streamed import (
+from callstream.tools.parameters import (
+    Fill,
+    ProgressFilling,
     StreamedFilling,
     StreamedParameter,
     declare_last,
+    positional_names,
+    progress_parameter,
     streamed_parameter,
 )
+from callstream.tools.schema import Provider, declaration, parameters_schema
 
 if TYPE_CHECKING:
     from callstream.calls import Call
     from callstream.tools.delta import ArgsDelta, FieldDelta
-    from callstream.tools.streamed import Joined
+    from callstream.tools.parameters import Joined
 
 # A function as others see it: its signature, the module of its annotations, its kind, and the call that it runs for.
 #
@@ -203,8 +206,6 @@ def running_for(call: Call | None) -> Iterator[None]:
 
 # -- signature and kind ------------------------------------------------------------------------------------------------
 
-Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
-"""Completes the arguments of a call."""
 Claim: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], ClaimedCall | None]
 """Finds the model's call that such a call of the function means."""
 
@@ -637,8 +638,7 @@ class _Filling:
         self._arguments = arguments
         is_async = any(is_of_kind(kind, function) for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
         self._stream = None if streamed is None else StreamedFilling(function, streamed, is_async=is_async)
-        parameters = inspect.signature(function).parameters.values()
-        self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._names = positional_names(function)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = self._arguments.fill(self._names, *self._fill_progress(args, kwargs))

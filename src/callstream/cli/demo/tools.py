@@ -10,7 +10,7 @@ from typing import Any
 from callstream.calls import Call
 from callstream.tools import AbortSignal, Tool, tool
 from callstream.tools.delta import FieldDelta
-from callstream.tools.progress import Progress, no_progress
+from callstream.tools.parameters import Progress, no_progress
 
 FACTS = {
     "moon": "The moon's pull raises the sea on the side that faces it, and on the far side as well: two bulges, "
