@@ -20,8 +20,7 @@ from openai import AsyncOpenAI
 
 from callstream import Callstream, UsageError
 from callstream.adk import ADKAgent, CallstreamPlugin, tapped
-from callstream.cli.demo.agent import Cast, demo_agent
-from callstream.cli.demo.tools import Workshop
+from callstream.cli.demo.agent import Cast, Workshop, demo_agent
 from callstream.tap import TapTransport
 from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 

@@ -14,9 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from callstream.cli.demo.agent import real_cast
-from callstream.cli.demo.play import PIECES, play
-from callstream.cli.demo.tools import Workshop, is_approval
+from callstream.cli.demo.agent import Workshop, real_cast
+from callstream.cli.demo.play import PIECES, is_approval, play
 from callstream.errors import UsageError
 from callstream.server.app import PAGE
 from callstream.testing import Parallel, ReceivedRequest, Text, Thought, ToolCall, stream_args

@@ -94,13 +94,9 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
     if call.state is CallState.AWAITING and not is_update:
         reason = failure or f"the agent did not take it, and call {call.call_id} is still waiting"
         raise CommandError(f"the answer was not accepted: {reason}")
-    if options.json:
-        out.json({"call_id": call.call_id, "state": str(call.state), "run_id": run_id, "error": failure})
-    elif is_update:
-        ended = "failed" if failure else "finished"
-        out.line(f"update delivered; call {call.call_id} still awaits its result; run {run_id} {ended}")
-    else:
-        out.line(f"call {call.call_id} {call.state}; run {run_id} {'failed' if failure else 'finished'}")
+    fate = f"update delivered; call {call.call_id} still awaits its result" if is_update else _fate(call)
+    ended = "failed" if failure else "finished"
+    out.result(_answered(call, run_id, failure), f"{fate}; run {run_id} {ended}")
     if failure:
         raise CommandError(f"the answer was accepted, but run {run_id} failed: {failure}")
     return 0
@@ -125,11 +121,16 @@ async def _answer_question(options: argparse.Namespace, message: dict[str, Any],
             await run.answer(call, result, error=options.error, message_id=message["id"])
         answered = await journal.call(call.call_id)
         assert answered is not None
-    if options.json:
-        out.json({"call_id": call.call_id, "state": str(answered.state), "run_id": run.run_id, "error": None})
-    else:
-        out.line(f"call {call.call_id} {answered.state}")
+    out.result(_answered(answered, run.run_id), _fate(answered))
     return 0
+
+
+def _answered(call: Call, run_id: str, failure: str | None = None) -> dict[str, Any]:
+    return {"call_id": call.call_id, "state": str(call.state), "run_id": run_id, "error": failure}
+
+
+def _fate(call: Call) -> str:
+    return f"call {call.call_id} {call.state}"
 
 
 async def _is_delivered(source: ServerSource, call: Call, run_id: str) -> bool:
@@ -207,9 +208,6 @@ async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tu
 async def stop(options: argparse.Namespace, out: Printer) -> int:
     client = ServerClient(server_address(options))
     answer = await client.post(f"/runs/{quote(options.stopped, safe='')}/stop", {"reason": options.reason})
-    if options.json:
-        out.json(answer)
-    else:
-        outcome = answer.get("outcome") if isinstance(answer, dict) else None
-        out.line(f"run {options.stopped} has ended: {outcome}" if outcome else f"run {options.stopped} is stopping")
+    outcome = answer.get("outcome") if isinstance(answer, dict) else None
+    out.result(answer, f"run {options.stopped} " + (f"has ended: {outcome}" if outcome else "is stopping"))
     return 0

@@ -9,6 +9,7 @@ import os
 from callstream import Callstream
 from callstream.cli.options import (
     DEFAULT_FILE,
+    LOOPBACK,
     Commands,
     add_address,
     add_housekeeping,
@@ -20,7 +21,7 @@ from callstream.cli.options import (
     seconds_or_none,
 )
 from callstream.cli.output import Printer, misused
-from callstream.cli.serve import LOOPBACK, serve_made, set_up_logs
+from callstream.cli.serve import serve_made, set_up_logs
 from callstream.cli.target import load_target
 from callstream.guards import Guard, Rules
 from callstream.guards.cedar import CedarPolicies

@@ -118,10 +118,8 @@ async def migrate(options: argparse.Namespace, out: Printer) -> int:
         raise misused("a journal in memory has nothing to migrate")
     async with open_place(url, must_exist=False, migrate=True, archive=archive_address(options)) as journal:
         version = await journal.migrate()
-    if options.json:
-        out.json({"journal": hide_password(url), "schema_version": version})
-    else:
-        out.line(f"{hide_password(url)} has schema {version}")
+    place = hide_password(url)
+    out.result({"journal": place, "schema_version": version}, f"{place} has schema {version}")
     return 0
 
 
@@ -146,25 +144,18 @@ async def compact(options: argparse.Namespace, out: Printer) -> int:
                     # Another process has erased it meanwhile.
                 ticker.step()
         after = (await journal.stats())["stored_bytes"]
-    if options.json:
-        out.json({"runs": len(run_ids), "folded_records": gone, "stored_bytes": after})
-    else:
-        out.line(
-            f"{count_of(gone, 'record')} of {count_of(len(run_ids), 'run')} folded; {size(before)} before, {size(after)} now"
-        )
+    out.result(
+        {"runs": len(run_ids), "folded_records": gone, "stored_bytes": after},
+        f"{count_of(gone, 'record')} of {count_of(len(run_ids), 'run')} folded; {size(before)} before, {size(after)} now",
+    )
     return 0
 
 
 async def sweep(options: argparse.Namespace, out: Printer) -> int:
     async with open_place(journal_url(options), archive=archive_address(options)) as journal:
         swept = await journal.sweep()
-    if options.json:
-        out.json({"runs": swept})
-    else:
-        for run_id in swept:
-            out.line(f"closed {clean(run_id)}")
-        if not swept:
-            out.line("no runs of dead processes found")
+    closed = [f"closed {clean(run_id)}" for run_id in swept]
+    out.result({"runs": swept}, *closed or ["no runs of dead processes found"])
     return 0
 
 
@@ -178,15 +169,13 @@ async def archive(options: argparse.Namespace, out: Printer) -> int:
         span = 0.0 if options.all else options.older_than or Housekeeping().archive_after
         count = await journal.archive(span or 0.0)
         stats = await journal.stats()
-    if options.json:
-        out.json({"runs": count, "stored_bytes": stats["stored_bytes"], "archive": stats["archive"]})
-    else:
-        there = stats["archive"]
-        out.line(f"{count_of(count, 'run')} moved into the archive")
-        out.line(
-            f"{count_of(there['runs'], 'run')} in {count_of(there['packs'], 'object')} there, {size(there['bytes'])}; the "
-            f"journal has {size(stats['stored_bytes'])}"
-        )
+    there = stats["archive"]
+    out.result(
+        {"runs": count, "stored_bytes": stats["stored_bytes"], "archive": there},
+        f"{count_of(count, 'run')} moved into the archive",
+        f"{count_of(there['runs'], 'run')} in {count_of(there['packs'], 'object')} there, {size(there['bytes'])}; the "
+        f"journal has {size(stats['stored_bytes'])}",
+    )
     return 0
 
 
@@ -204,10 +193,7 @@ async def forget(options: argparse.Namespace, out: Printer) -> int:
                 out.note("nothing was erased")
                 return 1
         gone = await journal.forget(before=before, thread=thread, principal=principal)
-    if options.json:
-        out.json({"runs": gone})
-    else:
-        out.line(f"{count_of(gone, 'run')} erased")
+    out.result({"runs": gone}, f"{count_of(gone, 'run')} erased")
     if thread is not None or principal is not None:
         out.note(_SESSIONS)
     return 0
@@ -273,18 +259,17 @@ async def move(options: argparse.Namespace, out: Printer) -> int:
         total = (await journal.stats())["runs"]
         with Ticker("copying run", total) as ticker:
             moved = await journal.copy_to(other, ticker.reach)
-    if options.json:
-        out.json({"from": hide_password(source), "to": hide_password(target), **moved._asdict()})
-    else:
-        out.line(f"{count_of(moved.copied, 'run')} copied")
-        out.line(
-            f"{hide_password(source)} and {hide_password(target)} have the same {count_of(moved.runs, 'run')} and "
-            f"{count_of(moved.records, 'record')}: sha256 {moved.digest}"
-        )
+    place, copy = hide_password(source), hide_password(target)
+    out.result(
+        {"from": place, "to": copy, **moved._asdict()},
+        f"{count_of(moved.copied, 'run')} copied",
+        f"{place} and {copy} have the same {count_of(moved.runs, 'run')} and {count_of(moved.records, 'record')}: "
+        f"sha256 {moved.digest}",
+    )
     if not moved.active:
         return 0
     out.note(
-        f"{count_of(moved.active, 'run')} in {hide_password(source)} not copied, because a process is working on it: "
+        f"{count_of(moved.active, 'run')} in {place} not copied, because a process is working on it: "
         "stop the processes that write to it, and run the command again"
     )
     return FAILED

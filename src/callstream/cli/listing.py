@@ -30,13 +30,10 @@ def add_to(commands: Commands) -> None:
             callstream runs --thread t1 --limit 5
             callstream runs --json | jq -r .run_id""",
     )
-    runs_parser.add_argument("--thread", metavar="THREAD", help="only runs of this thread")
     which = runs_parser.add_mutually_exclusive_group()
     which.add_argument("--active", action="store_const", const=True, default=None, help="only active runs")
     which.add_argument("--ended", dest="active", action="store_const", const=False, help="only runs that have ended")
-    runs_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N runs (default: 50)")
-    add_source(runs_parser)
-    add_json(runs_parser, "JSON lines, one per run")
+    _add_choice(runs_parser, "run")
 
     calls_parser = commands.add(
         "calls",
@@ -49,7 +46,6 @@ def add_to(commands: Commands) -> None:
             callstream calls --state failed --state discarded --limit 10
             callstream calls --run run_8a1f --json""",
     )
-    calls_parser.add_argument("--thread", metavar="THREAD", help="only calls of this thread")
     calls_parser.add_argument("--run", dest="of_run", metavar="RUN", help="only calls of this run")
     calls_parser.add_argument(
         "--state",
@@ -58,9 +54,7 @@ def add_to(commands: Commands) -> None:
         metavar="STATE",
         help=f"only calls in this state; may be repeated: {', '.join(CallState)}",
     )
-    calls_parser.add_argument("--limit", type=positive, default=50, metavar="N", help="at most N calls (default: 50)")
-    add_source(calls_parser)
-    add_json(calls_parser, "JSON lines, one per call")
+    _add_choice(calls_parser, "call")
 
     show_parser = commands.add(
         "show",
@@ -75,6 +69,13 @@ def add_to(commands: Commands) -> None:
     show_parser.add_argument("call_id", metavar="CALL", help="the call's id")
     add_source(show_parser)
     add_json(show_parser, "one JSON document")
+
+
+def _add_choice(parser: argparse.ArgumentParser, noun: str) -> None:
+    parser.add_argument("--thread", metavar="THREAD", help=f"only {noun}s of this thread")
+    parser.add_argument("--limit", type=positive, default=50, metavar="N", help=f"at most N {noun}s (default: 50)")
+    add_source(parser)
+    add_json(parser, f"JSON lines, one per {noun}")
 
 
 async def runs(options: argparse.Namespace, out: Printer) -> int:

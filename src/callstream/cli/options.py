@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_FILE = Path("callstream.db")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 
 
@@ -243,27 +244,24 @@ def age(text: str) -> float:
     return int(found[1]) * _SECONDS[found[2]]
 
 
-def seconds(text: str) -> float:
-    """A span of time in seconds."""
-    found = _number(text)
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected more than 0 seconds, got {text!r}")
-    return found
+def amount(expected: str, *, may_be_0: bool = False) -> Callable[[str], float]:
+    """An option's type: a number of more than 0, or of 0 or more."""
+
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = -1.0
+        if not (0 < found < float("inf") or (may_be_0 and found == 0)):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return found
+
+    return read
 
 
-def seconds_or_none(text: str) -> float:
-    """A span of time in seconds, which may be 0."""
-    found = _number(text)
-    if not 0 <= found < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected seconds, 0 or more, got {text!r}")
-    return found
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return -1.0
+seconds = amount("more than 0 seconds")
+seconds_or_none = amount("seconds, 0 or more", may_be_0=True)
+pace = amount("more than 0 deltas per second")
 
 
 def origin(text: str) -> str:
@@ -303,13 +301,3 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return chosen
-
-
-def pace(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected more than 0 deltas per second, got {text!r}")
-    return found

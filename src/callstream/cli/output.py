@@ -66,9 +66,10 @@ def count_of(number: int, noun: str, plural: str | None = None) -> str:
 
 
 class Printer:
-    """Where a command prints to. ``console`` is None wherever plain lines are wanted."""
+    """Where a command prints to. ``console`` is None wherever plain lines are wanted; ``as_json`` is ``--json``."""
 
-    def __init__(self, *, plain: bool = False) -> None:
+    def __init__(self, *, plain: bool = False, as_json: bool = False) -> None:
+        self.as_json = as_json
         self.is_terminal = sys.stdout.isatty()
         self.console: Console | None = None
         if self.is_terminal and not plain and os.environ.get("TERM") != "dumb":
@@ -94,6 +95,14 @@ class Printer:
     def json(self, value: Any) -> None:
         """One document on one line."""
         self.line(codec.encode(value).decode())
+
+    def result(self, document: Any, *lines: str) -> None:
+        """What a command came to: one document, or lines for people."""
+        if self.as_json:
+            self.json(document)
+        else:
+            for line in lines:
+                self.line(line)
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if self.console is not None:

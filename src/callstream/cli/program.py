@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from callstream import __version__
-from callstream.cli import answer, demo, doctor, gateway, housekeeping, listing, recording, serve, watch, work
+from callstream.cli import answer, demo, doctor, gateway, housekeeping, listing, recording, serve, watch
 from callstream.cli.options import Commands
 from callstream.cli.output import FAILED, INTERRUPTED, MISUSED, PIPE_CLOSED, CommandError, Printer, clean
 from callstream.errors import CallstreamError, UsageError
@@ -67,7 +67,7 @@ def _fill_in_closed_streams() -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    out = Printer(plain=options.plain)
+    out = Printer(plain=options.plain, as_json=getattr(options, "json", False))
     try:
         code = options.run(options, out)
         if inspect.isawaitable(code):
@@ -140,6 +140,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"callstream {__version__}")
     commands = Commands(parser.add_subparsers(title="commands", metavar="<command>", dest="command"))
-    for room in (demo, serve, work, gateway, watch, listing, answer, recording, housekeeping, doctor):
+    for room in (demo, serve, gateway, watch, listing, answer, recording, housekeeping, doctor):
         room.add_to(commands)
     return parser

@@ -1,4 +1,4 @@
-"""``callstream serve``: an agent over AG-UI, with its journal and the inspector."""
+"""``callstream serve``: an agent over AG-UI, with its journal and the inspector; and ``work``, its runs without a server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from callstream.cli.options import (
     DEFAULT_FILE,
+    LOOPBACK,
     Commands,
     add_address,
     add_env_file,
@@ -49,7 +50,6 @@ _OF_CREATE_APP = (
     *("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after", "stream_arguments"),
     *("trust_mcp_hints", "archive", "archive_after"),
 )
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def add_to(commands: Commands) -> None:
@@ -70,7 +70,7 @@ def add_to(commands: Commands) -> None:
             callstream serve shop:app --log-format json --forget-after 30d
             callstream serve shop:app --workers 4                       # four processes, one address""",
     )
-    add_application(parser)
+    _add_application(parser)
     add_address(parser)
     parser.add_argument(
         "--auth", metavar="MODULE:CALLABLE", help="function that returns the name of a request's user, or None"
@@ -96,9 +96,10 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)  # what the supervisor starts
     parser.add_argument("--verbose", action="store_true", help="log every request")
+    _add_work(commands)
 
 
-def add_application(parser: argparse.ArgumentParser) -> None:
+def _add_application(parser: argparse.ArgumentParser) -> None:
     """What names an application and says where its runs are kept."""
     parser.add_argument("target", metavar="MODULE:APP", help=HELP)
     add_journal(parser)
@@ -132,12 +133,12 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
             return await _serve_with_workers(workers, options, out)
     elif options.worker[1] > 1:
         out = _NoNotes(plain=options.plain)  # the first worker's are those of all
-    async with made_app(options, out) as app:
+    async with _made_app(options, out) as app:
         return await serve_made(app, options, out)
 
 
 @asynccontextmanager
-async def made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[Any]:
+async def _made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[Any]:
     """The application of a command: the target itself if ``create_app`` made it, else one that serves it."""
     quiet_adk()
     target = load_target(options.target, env_file=options.env_file)
@@ -162,7 +163,7 @@ async def made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[A
         "cors_origins": tuple(getattr(options, "cors_origin", None) or ()) or None,
     }
     try:
-        yield _app(agent, options, out, callstream=callstream, name=name, **settings)
+        yield app_of(agent, options, out, callstream=callstream, name=name, **settings)
     finally:
         if hasattr(sessions, "close"):
             await sessions.close()
@@ -213,16 +214,7 @@ def set_up_logs(options: argparse.Namespace, out: Printer) -> Printer:
     return _LoggedNotes(plain=options.plain)
 
 
-async def serve_app(
-    agent: Any, options: argparse.Namespace, out: Printer, *, links: Mapping[str, str] | None = None, **made: Any
-) -> int:
-    """Serves until Ctrl-C or a polite kill. The address is printed when it is bound, and after it ``links``: what is at
-    further paths.
-    """
-    return await serve_made(_app(agent, options, out, **made), options, out, links)
-
-
-def _app(
+def app_of(
     agent: Any,
     options: argparse.Namespace,
     out: Printer,
@@ -251,6 +243,9 @@ def _app(
 async def serve_made(
     app: Any, options: argparse.Namespace, out: Printer, links: Mapping[str, str] | None = None
 ) -> int:
+    """Serves until Ctrl-C or a polite kill. The address is printed when it is bound, and after it ``links``: what is at
+    further paths.
+    """
     from callstream.server.serving import serve as serve_with_uvicorn
 
     worker = getattr(options, "worker", None)
@@ -261,7 +256,7 @@ async def serve_made(
             "sqlite:///FILE or postgresql://…, or one worker"
         )
     uvicorn: dict[str, Any] = {"log_level": "info" if getattr(options, "verbose", False) else "warning"}
-    with _listening(options.host, options.port) if worker is None else _shared(worker[0]) as used, _end_politely():
+    with _listening(options.host, options.port) if worker is None else _shared(worker[0]) as used, _on_sigterm(_end):
         await journal.open()  # what is wrong with it is said before any address is
         if worker is None:
             _announce(used, options, out, links or {})
@@ -315,8 +310,8 @@ def _own_callstream(target: Target) -> Callstream | None:
     from callstream.callstream import Callstream
 
     found = target.found
-    adk = _adk()
-    if adk is not None and adk.is_adk(found):
+    adk = _adk_of(found)
+    if adk is not None:
         theirs: Callstream | None = adk.own_callstream(found)
         return theirs
     own = getattr(found, "callstream", None)
@@ -347,8 +342,7 @@ def _refuse_web_app(target: Target) -> None:
     kind = type(target.found)
     if not {"FastAPI", "Starlette"} & {each.__name__ for each in kind.__mro__}:
         return
-    adk = _adk()
-    names = [name for name, value in vars(target.module).items() if adk is not None and adk.is_adk(value)]
+    names = [name for name, value in vars(target.module).items() if _adk_of(value) is not None]
     place = target.text.removesuffix(f":{target.name}")
     raise misused(
         f"{target.text} is a {kind.__name__} app, which uvicorn runs; to serve the agent itself, name it: "
@@ -360,21 +354,18 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
     """google-adk's session service; None where the application has its own, or is none of google-adk."""
     url = options.sessions and refuse_secret(options.sessions, _SESSIONS)
     url = url or from_environment(_SESSIONS, str)
-    adk = _adk()
-    is_adk = adk is not None and adk.is_adk(target.found)
-    if adk is None or not is_adk or adk.has_sessions(target.found):
-        why = "has its own session_service" if is_adk else "is not a google-adk application"
+    adk = _adk_of(target.found)
+    if adk is None or adk.has_sessions(target.found):
+        why = "is not a google-adk application" if adk is None else "has its own session_service"
         _refuse(options, ("sessions",), f"{target.text} {why}")
         return None
-    from callstream.adk.serving import RETRY_SECONDS, open_sessions, prepare_sessions, sessions_beside
-
     is_default = url is None
     if url is None:
         if _own_callstream(target) is not None:
             return None  # its journal may be anywhere
-        url = sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
+        url = adk.sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
     try:
-        sessions = open_sessions(url, retry_seconds=_journal_times().get("retry_seconds", RETRY_SECONDS))
+        sessions = adk.open_sessions(url, retry_seconds=_journal_times().get("retry_seconds", adk.RETRY_SECONDS))
     except MissingExtra as missing:
         if not is_default:
             raise
@@ -382,7 +373,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
         return None
     out.note(f"sessions: {hide_password(url)}")
     try:
-        await prepare_sessions(sessions, url)
+        await adk.prepare_sessions(sessions, url)
     except JournalError:
         raise
     except Exception as error:  # what SQLAlchemy and the driver raise is any kind of error
@@ -392,7 +383,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
 
 def _of_adk(options: argparse.Namespace, target: Target) -> dict[str, bool]:
     """What is decided for applications of google-adk, by option or by the environment."""
-    adk = _adk()
+    adk = _adk_of(target.found)
     names = ("stream_arguments", "trust_mcp_hints")
     if adk is None or not adk.takes_options(target.found):
         _refuse(options, names, f"{target.text} has clients of its own")
@@ -404,22 +395,26 @@ def _of_adk(options: argparse.Namespace, target: Target) -> dict[str, bool]:
 
 
 def _agent(target: Target, callstream: Callstream | None, **options: Any) -> Any:
-    adk = _adk()
-    if adk is not None and adk.is_adk(target.found):
+    adk = _adk_of(target.found)
+    if adk is not None:
         stated = {name: value for name, value in options.items() if value is not None}
         return adk.adk_agent(target.found, callstream, **stated)
     if callable(getattr(target.found, "run", None)) or callable(target.found):
         return target.found
-    hint = "" if adk is not None else " (google-adk is not installed: pip install 'callstream[adk]')"
+    hint = "" if _adk() is not None else " (google-adk is not installed: pip install 'callstream[adk]')"
     raise misused(
         f"{target.text} is a {type(target.found).__name__}; expected a google-adk App or agent, an ADKAgent, or an "
         f"object with run(input){hint}"
     )
 
 
+def _adk_of(found: Any) -> ModuleType | None:
+    """What Callstream knows of google-adk, for what an application of it is; None for anything else."""
+    adk = _adk()
+    return adk if adk is not None and adk.is_adk(found) else None
+
+
 def _adk() -> ModuleType | None:
-    """What Callstream knows of google-adk, where that is installed."""
-    quiet_adk()
     try:
         from callstream.adk import serving
     except ImportError:
@@ -448,14 +443,55 @@ def _shared(descriptor: int) -> socket.socket:
 
 
 @contextmanager
-def _end_politely() -> Iterator[None]:
-    """SIGTERM ends the program with 0 and all that it has begun: uvicorn hands it back when it is done."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(0)
-
-    before = signal.signal(signal.SIGTERM, end)
+def _on_sigterm(act: Callable[[], None]) -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: act())
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _end() -> NoReturn:
+    """Ends the program with 0 and all that it has begun: uvicorn hands a signal back when it is done."""
+    raise SystemExit(0)
+
+
+# -- going on with runs, and serving nobody ----------------------------------------------------------------------------
+
+
+def _add_work(commands: Commands) -> None:
+    parser = commands.add(
+        "work",
+        work,
+        summary="go on with runs whose process has died, without a server",
+        description="""Takes over runs of an application whose process has died or has handed them over, and goes on with
+            them, until it is stopped. It listens nowhere: clients follow such a run through any server on the same journal.
+            On SIGTERM it takes no more runs, lets those that it works on finish for CALLSTREAM_SHUTDOWN_SECONDS, and hands
+            over what is left. The application is named as for callstream serve.""",
+        examples="""
+            callstream work agent.py:root_agent --journal postgresql://db/shop
+            callstream work shop.web:app                 # an app of create_app, with the journal that it names""",
+    )
+    _add_application(parser)
+
+
+async def work(options: argparse.Namespace, out: Printer) -> int:
+    out = set_up_logs(options, out)
+    async with _made_app(options, out) as app:
+        if not app.state.continues():
+            raise CommandError(
+                f"runs of {options.target} cannot go on in another process: its journal or its sessions are in memory, the "
+                "journal has a redact, CALLSTREAM_CONTINUE_RUNS is off, or it is a function that was not served with "
+                "create_app(…, continues=True)"
+            )
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def stop() -> None:
+            """The first signal stops, the second one gives the active runs no more time."""
+            loop.call_soon_threadsafe(app.state.driver.hurry if stopped.is_set() else stopped.set)
+
+        with _on_sigterm(stop):
+            async with app.router.lifespan_context(app):
+                out.note("going on with runs whose process has died; press Ctrl-C to stop")
+                await stopped.wait()
+    return 0

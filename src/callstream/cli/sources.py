@@ -8,14 +8,22 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from callstream import codec
 from callstream.calls import FINAL, Call, CallState
-from callstream.cli.options import address, archive_address, hide_password, journal_url, open_place, refuse_secret
+from callstream.cli.options import (
+    LOOPBACK,
+    address,
+    archive_address,
+    hide_password,
+    journal_url,
+    open_place,
+    refuse_secret,
+)
 from callstream.cli.output import CommandError, misused
 from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
 # -- asking a running server -------------------------------------------------------------------------------------------
 
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECONDS = 30.0
 
 
@@ -48,7 +55,7 @@ class ServerClient:
         parts = address(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise misused(f"expected the server's address, such as http://127.0.0.1:8000, got {url!r}")
-        self._is_local = parts.hostname in _LOOPBACK
+        self._is_local = parts.hostname in LOOPBACK
         self._token = os.environ.get("CALLSTREAM_TOKEN")
 
     async def get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
@@ -135,69 +142,19 @@ _RUNS = 500
 """How many runs of a server are looked through."""
 
 
-class RecordSource(Protocol):
-    """What a command reads from. ``where`` names it for people."""
+class JournalSource:
+    """A journal. ``where`` names it for people."""
 
-    where: str
-
-    async def runs(
-        self,
-        *,
-        run_id: str | None = None,
-        thread_id: str | None = None,
-        active: bool | None = None,
-        limit: int | None = None,
-    ) -> list[RunRow]:
-        """Runs, the newest first."""
-        ...
+    def __init__(self, journal: Journal, where: str) -> None:
+        self.where = where
+        self._journal = journal
+        self.runs = journal.runs
+        self.call = journal.call
 
     async def calls(
         self, *, run_id: str | None, thread_id: str | None, states: Sequence[CallState] | None, limit: int
     ) -> list[Call]:
         """The newest calls, the oldest of them first, without arguments."""
-        ...
-
-    async def call(self, call_id: str) -> Call | None: ...
-
-    def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
-        """A run's records until its end. None means: forget what came, all of it follows again."""
-        ...
-
-
-@asynccontextmanager
-async def source_of(options: argparse.Namespace) -> AsyncIterator[RecordSource]:
-    """The server that ``--server`` names, else the journal."""
-    server = options.server or (os.environ.get("CALLSTREAM_SERVER") if options.journal is None else None)
-    if server:
-        if options.journal is not None:
-            raise misused("give --journal or --server, not both")
-        yield ServerSource(ServerClient(server))
-        return
-    url = journal_url(options)
-    async with open_place(url, archive=archive_address(options)) as journal:
-        yield JournalSource(journal, hide_password(url))
-
-
-class JournalSource:
-    """See ``RecordSource``."""
-
-    def __init__(self, journal: Journal, where: str) -> None:
-        self.where = where
-        self._journal = journal
-
-    async def runs(
-        self,
-        *,
-        run_id: str | None = None,
-        thread_id: str | None = None,
-        active: bool | None = None,
-        limit: int | None = None,
-    ) -> list[RunRow]:
-        return await self._journal.runs(run_id=run_id, thread_id=thread_id, active=active, limit=limit)
-
-    async def calls(
-        self, *, run_id: str | None, thread_id: str | None, states: Sequence[CallState] | None, limit: int
-    ) -> list[Call]:
         if run_id is not None or (states is not None and not FINAL & set(states)):
             # What is open is little, and indexed.
             return (await self._journal.calls(run_id=run_id, thread_id=thread_id, states=states))[-limit:]
@@ -209,16 +166,14 @@ class JournalSource:
                 break
         return found[-limit:]
 
-    async def call(self, call_id: str) -> Call | None:
-        return await self._journal.call(call_id)
-
     async def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
+        """A run's records until its end."""
         async for record in self._journal.follow(run_id):
             yield record
 
 
 class ServerSource:
-    """See ``RecordSource``."""
+    """The same by a server's HTTP."""
 
     def __init__(self, client: ServerClient) -> None:
         self.where = client.url
@@ -257,7 +212,7 @@ class ServerSource:
         return _convert(await self._client.get(f"/api/calls/{quote(call_id, safe='')}"), Call)
 
     async def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
-        """Goes on where it was when the connection breaks."""
+        """Goes on where it was when the connection breaks. None means: forget what came, all of it follows again."""
         seq, tries = 0, 0
         path = f"/runs/{quote(run_id, safe='')}/events"
         while True:
@@ -281,6 +236,24 @@ class ServerSource:
                     if tries > _RETRIES:
                         raise CommandError(f"{self.where} closed the stream of run {run_id} {tries} times")
                     await _sleep(0.2 * 2**tries)
+
+
+RecordSource: TypeAlias = JournalSource | ServerSource
+"""What a command reads from."""
+
+
+@asynccontextmanager
+async def source_of(options: argparse.Namespace) -> AsyncIterator[RecordSource]:
+    """The server that ``--server`` names, else the journal."""
+    server = options.server or (os.environ.get("CALLSTREAM_SERVER") if options.journal is None else None)
+    if server:
+        if options.journal is not None:
+            raise misused("give --journal or --server, not both")
+        yield ServerSource(ServerClient(server))
+        return
+    url = journal_url(options)
+    async with open_place(url, archive=archive_address(options)) as journal:
+        yield JournalSource(journal, hide_password(url))
 
 
 def _record(data: bytes) -> Record:

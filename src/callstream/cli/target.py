@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from callstream.cli.output import CommandError, misused
 
@@ -19,15 +19,14 @@ HELP = (
 )
 
 
-class Target:
+class Target(NamedTuple):
     """What was named, where it was found, and under which name."""
 
-    def __init__(self, text: str, found: Any, name: str, file: Path | None, module: ModuleType) -> None:
-        self.text = text
-        self.found = found
-        self.name = name
-        self.file = file
-        self.module = module
+    text: str
+    found: Any
+    name: str
+    file: Path | None
+    module: ModuleType
 
 
 def load_target(text: str, *, env_file: str | None = None) -> Target:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from callstream.calls import Call, CallState
 from callstream.cli.options import Commands, add_address, add_journal, hide_password, pace, refuse_secret
 from callstream.cli.output import Printer, clean, misused
-from callstream.cli.serve import quiet_adk, serve_app
+from callstream.cli.serve import app_of, quiet_adk, serve_made
 from callstream.cli.sources import JournalSource
 from callstream.cli.watch import follow
 
@@ -66,7 +66,6 @@ def demo(options: argparse.Namespace, out: Printer) -> int:
         raise misused(f"the demo needs google-adk: pip install 'callstream[adk,server,cli]' ({error})") from error
     from callstream.callstream import Callstream
     from callstream.cli.demo.play import play
-    from callstream.cli.demo.tools import Workshop
     from callstream.testing.provider import ScriptedProvider
 
     if not options.terminal and (options.message or options.yes):
@@ -82,15 +81,13 @@ def demo(options: argparse.Namespace, out: Printer) -> int:
             cast = agents.scripted_cast(provider.base_url)
         url = _journal(options, folder)
         # The script's own hurry is the tools' too.
-        workshop = Workshop(folder, pause=0.12 * min(1.0, _PACE / options.pace))
+        workshop = agents.Workshop(folder, pause=0.12 * min(1.0, _PACE / options.pace))
         agent = agents.demo_agent(cast, workshop, Callstream(url))
         _introduce(cast, url, folder, out)
         if options.terminal:
             return asyncio.run(_in_terminal(agent, options, out))
-        served = serve_app(
-            agent, options, out, name="demo", label=cast.label, links=_built_pages(), shutdown_seconds=1.0
-        )
-        return asyncio.run(served)
+        app = app_of(agent, options, out, name="demo", label=cast.label, shutdown_seconds=1.0)
+        return asyncio.run(serve_made(app, options, out, _built_pages()))
 
 
 def _built_pages() -> dict[str, str]:
@@ -103,8 +100,8 @@ def _built_pages() -> dict[str, str]:
 
 async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Printer) -> int:
     try:
-        await TerminalChat(agent, out, yes=options.yes).hold(options.message or QUESTION)
-        await show_calls(agent, out)
+        await _TerminalChat(agent, out, yes=options.yes).hold(options.message or QUESTION)
+        await _show_calls(agent, out)
     finally:
         await agent.close()
         await agent.callstream.aclose()
@@ -132,7 +129,7 @@ def _introduce(cast: Cast, url: str, folder: Path, out: Printer) -> None:
 QUESTION = "Write down how tides work."
 
 
-class TerminalChat:
+class _TerminalChat:
     """One thread with the agent. ``yes``: what it asks is agreed to, without a person."""
 
     def __init__(self, agent: ADKAgent, out: Printer, *, yes: bool) -> None:
@@ -181,7 +178,7 @@ class TerminalChat:
         return '{"approved":true}' if said.strip().lower() in ("y", "yes") else '{"approved":false}'
 
 
-async def show_calls(agent: ADKAgent, out: Printer) -> None:
+async def _show_calls(agent: ADKAgent, out: Printer) -> None:
     """What the journal kept."""
     calls = await agent.callstream.journal.calls()
     stats = await agent.callstream.journal.stats()

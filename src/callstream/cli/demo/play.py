@@ -12,14 +12,13 @@ from typing import Any
 
 import msgspec
 
-from callstream.cli.demo.tools import is_approval
 from callstream.testing.httpserver import ReceivedRequest
 from callstream.testing.script import Parallel, Script, Text, Thought, ToolCall
 
 LABEL = "scripted provider"
 
 
-class DemoDocument(msgspec.Struct, frozen=True):
+class _Document(msgspec.Struct, frozen=True):
     """One thing that the play can write about. It is chosen by its words, or by its turn."""
 
     title: str
@@ -29,7 +28,7 @@ class DemoDocument(msgspec.Struct, frozen=True):
 
 
 PIECES = (
-    DemoDocument(
+    _Document(
         "How tides work",
         ("tide", "sea", "moon", "ocean", "ebb"),
         ("the moon", "the sun"),
@@ -60,7 +59,7 @@ the shape of the coast, which lets the water swing as a cup lets tea swing when 
 - Write it down, and the next page is ready before the ink is dry.
 """,
     ),
-    DemoDocument(
+    _Document(
         "A good cup of tea",
         ("tea", "cup", "brew", "kettle", "drink"),
         ("the leaf", "the water"),
@@ -89,7 +88,7 @@ Milk first or tea first is a question of the cup: thin old porcelain could crack
 Drink it while somebody tells you something.
 """,
     ),
-    DemoDocument(
+    _Document(
         "What paper is",
         ("paper", "book", "print", "page"),
         ("the fibre", "the press"),
@@ -129,7 +128,7 @@ def play(request: ReceivedRequest) -> Script:
     return _next(piece, said, done)
 
 
-def _next(piece: DemoDocument, said: str, done: Sequence[tuple[str, Any]]) -> Script:
+def _next(piece: _Document, said: str, done: Sequence[tuple[str, Any]]) -> Script:
     names = [name for name, _ in done]
     failed = next((name for name, result in done if isinstance(result, dict) and "error" in result), None)
     if failed is not None:
@@ -171,7 +170,7 @@ def _unwrap(text: str) -> str:
     return re.sub(r"(?<=[^\n])\n(?![\n#-]|\d\.|$)", " ", text)
 
 
-def _choose(said: str, turn: int) -> DemoDocument:
+def _choose(said: str, turn: int) -> _Document:
     words = said.lower()
     for piece in PIECES:
         if any(word in words for word in piece.words):
@@ -202,3 +201,13 @@ def _parts(content: dict[str, Any]) -> list[dict[str, Any]]:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 80 else f"{line[:79]}…"
+
+
+def is_approval(answer: Any) -> bool:
+    """Whether a person's answer is a yes, in any of the forms that interfaces give it."""
+    if isinstance(answer, dict):
+        words = ("approved", "confirmed", "accepted", "ok", "answer", "decision", "result")
+        return any(is_approval(answer[word]) for word in words if word in answer)
+    if isinstance(answer, str):
+        return answer.strip().lower() in ("y", "yes", "true", "ok", "approve", "approved", "accept", "accepted")
+    return answer is True
