@@ -421,7 +421,7 @@ _Head = TypeVar("_Head", bound=_Keyed)
 
 
 class Heads(Generic[_Head]):
-    """Heads of runs by id. When there are too many, those go that nobody follows."""
+    """Heads of runs by id. When there are too many, those go that are not followed."""
 
     def __init__(self) -> None:
         self._heads: dict[str, _Head] = {}

@@ -274,7 +274,7 @@ async def move(source: Side, target: Side, progress: Progress) -> Moved:
 
 
 async def _stamp(source: Side) -> tuple[int, int, str]:
-    """Another one after anything was written, but for pieces of runs that go on: with those, nobody asks."""
+    """Another one after anything was written, but for pieces of runs that go on: those are not copied."""
     stats = await source.do(source.reader.stats)
     sizes = hashlib.sha256()
     async for page in _pages(source):

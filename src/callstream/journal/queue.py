@@ -1,7 +1,7 @@
 """The queue of appends: those of any event loop wait here, and the journal's thread takes them in batches.
 
 Waking a thread costs more than writing a record, so it is done rarely: while other runs append too, a batch gathers for a
-few milliseconds, and all that a loop hears of a batch, answers and news for followers, it hears in one call. A run that
+few milliseconds, and a loop gets all of a batch, answers and news for followers, in one call. A run that
 appends alone never waits for others.
 
 When more than ``max_bytes`` wait, a further append stands in line until there is room, and fails with JournalError when it

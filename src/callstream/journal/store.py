@@ -80,7 +80,7 @@ def forget_filter(before: float | None, thread: str | None, principal: str | Non
 
 
 def forgotten_mark(thread_id: str, principal: str | None) -> str:
-    """What is left of a thread that was erased for good. Nobody can read from it which thread it was, or whose."""
+    """What is left of a thread that was erased for good. It does not say which thread that was, or whose."""
     return hashlib.sha256(msgspec.json.encode((thread_id, principal))).hexdigest()
 
 
@@ -123,7 +123,7 @@ def must_migrate(version: int, where: str) -> JournalError:
 
 
 def check_archive(writer: Writer, where: str, *, has_packs: bool) -> None:
-    """Raises JournalError if runs lie in an archive that this process was not told of: it could not read or erase them."""
+    """Raises JournalError if runs lie in an archive that this process does not know: it could not read or erase them."""
     if has_packs and not writer.has_archive:
         raise archive_unnamed(where)
 

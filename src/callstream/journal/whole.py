@@ -218,7 +218,7 @@ def digest_of(data: bytes) -> str:
 
 
 GOING_ON = frozenset({CallState.RUNNING_EARLY, CallState.EXECUTING, CallState.AWAITING})
-"""A run with such a call stays: somebody will want to read it soon."""
+"""A run with such a call stays: it will soon be read."""
 PackState: TypeAlias = Literal["writing", "kept", "dirty", "gone"]
 
 

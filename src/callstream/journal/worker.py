@@ -1,7 +1,7 @@
 """Where the work of a journal is done: on a thread of its own, or at once.
 
-The thread runs an event loop, on which the store is used: it commits what waits, renews the lease, keeps house, and hears
-of other processes. A store that blocks (SQLite) blocks only this thread.
+The thread runs an event loop, on which the store is used: it commits what waits, renews the lease, keeps house, and
+notices other processes. A store that blocks (SQLite) blocks only this thread.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class JournalThread:
             self._end(opening)
 
     def _end(self, opening: concurrent.futures.Future[None]) -> None:
-        """Nobody may wait for a thread that is gone."""
+        """No task may wait for a thread that is gone."""
         lost = JournalError(f"the journal's thread has ended; {self._store.where} is not written any more")
         with self._lock:
             if self._closing is not None and not self._closing.done():

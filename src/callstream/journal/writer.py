@@ -93,7 +93,7 @@ class Log(Protocol):
         ...
 
     async def listen(self, writer: str) -> None:
-        """Has ``heard`` called for what that writer appends from now on, until ``trim`` is told otherwise."""
+        """Has ``heard`` called for what that writer appends from now on, until ``trim`` says otherwise."""
 
     async def erase(self, run_keys: Collection[int]) -> None:
         """Of runs that have ended, once their records lie in the index or have been forgotten there."""

@@ -194,7 +194,7 @@ class Replay:
         self.outputs: dict[tuple[str, int], str] = {}
         """What steps have given, by name and number."""
         self.progressed: set[str] = set()
-        """The calls that have told something of their progress."""
+        """The calls that have reported progress."""
         self.asked: dict[str, str] = {}
         """The questions about tools that were running, by the calls that wait for their answers."""
         self._running: dict[tuple[str, int], ReplayRule] = {}

@@ -482,7 +482,7 @@ class Driver:
 
     @asynccontextmanager
     async def watch(self, run_id: str) -> AsyncIterator[asyncio.Task[None] | None]:
-        """Somebody watches a run. When the last one leaves, the run may have to stop: see ``leave_seconds``.
+        """A client watches a run. When the last one leaves, the run may have to stop: see ``leave_seconds``.
 
         Gives the task that works on the run, None if it is not this driver's.
         """

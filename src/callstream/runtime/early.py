@@ -111,7 +111,7 @@ class _ArrivingArguments:
         except WireError as error:
             raise _UnusableArguments("malformed", str(error)) from error
         for change in changes:
-            self._take(change)
+            self._read(change)
             self.is_ready = self.is_ready or (
                 self._streamed.name in self._begun and self._required <= self._given.keys()
             )
@@ -124,7 +124,7 @@ class _ArrivingArguments:
             raise _UnusableArguments("malformed", mistake)
         self.stream.end()
 
-    def _take(self, change: Change) -> None:
+    def _read(self, change: Change) -> None:
         path = change.path
         if not path:
             if not isinstance(change.value, dict):
@@ -325,7 +325,7 @@ class EarlyRun:
                 logger.error("tool %r of call %r does not end, and is left alone", self.tool.__name__, self.call_id)
 
     def cancel(self) -> None:
-        """Nobody wants the result any more: the tool is cancelled, as one that runs at its usual time."""
+        """The result is not wanted any more: the tool is cancelled, as one that runs at its usual time."""
         if self._task is not None:
             self._task.cancel()
 

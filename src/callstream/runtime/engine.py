@@ -85,7 +85,7 @@ class Settings(msgspec.Struct, frozen=True):
     cut_refused: bool = False
     """Whether a streamed answer is ended as soon as it is certain that none of its calls can run.
 
-    Only where the model is asked again. The provider need not write the rest then, and nobody pays for it.
+    Only where the model is asked again. The provider need not write the rest then, which saves its cost.
     """
     hook_grace: float = 5.0
     """Seconds that a hook past its time may take to end, before its call is given up and the abort hooks run beside it.

@@ -23,8 +23,8 @@ is neither kept nor shown. A run that passes one fails.
     failed       failed        discarded (interrupted) discarded (interrupted)
     cancelled    failed        discarded (aborted)     discarded (aborted)
 
-A call whose tool has run all the same, because a framework called it, is released (``handed_over``): nobody may undo
-what it did.
+A call whose tool has run all the same, because a framework called it, is released (``handed_over``): its effects must not be
+undone.
 
 A call whose tool runs early counts as executing if its arguments are whole, and as before that if they are not. A call
 that awaits an answer is not open.
@@ -98,7 +98,7 @@ async def wait_for_result(work: asyncio.Future[_T], *, while_: Callable[[], bool
     """Returns or raises what the work does.
 
     A task that is being cancelled waits for a moment, and a further one whenever ``while_`` was true at the beginning;
-    then it hears nothing of the work but that it has succeeded.
+    then it learns nothing of the work but that it has succeeded.
     """
     if not is_being_cancelled():
         return await asyncio.shield(work)
@@ -251,7 +251,7 @@ class Ending(msgspec.Struct, frozen=True):
     detail: str | None = None
     error: BaseException | None = None
     handed_over: frozenset[str] = frozenset()
-    """The calls whose tools have run, or may have, though nobody saw their outcome."""
+    """The calls whose tools have run, or may have, though their outcome was not seen."""
 
     @classmethod
     def finished(cls) -> Self:

@@ -4,8 +4,8 @@ Why nothing hangs: a caller waits for a loop that another thread runs, never for
 (``run_in`` refuses that), and it stops waiting when that loop is closed. While it waits it runs the plain functions that
 the work hands back to it, so a sync tool runs in the thread of the program that invoked it.
 
-The thread of ``OwnLoop`` is not a daemon, because those die in the middle of their work. ``end`` ends it. If nobody calls
-that, it ends after the main thread and all other threads that are not daemons, when nobody can use it any more.
+The thread of ``OwnLoop`` is not a daemon, because those die in the middle of their work. ``end`` ends it. Without that call
+it ends after the main thread and all other threads that are not daemons, when no program can use it any more.
 """
 
 from __future__ import annotations

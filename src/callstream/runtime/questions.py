@@ -78,7 +78,7 @@ class Questions:
             await asyncio.sleep(_EVERY)
 
     async def withdraw(self, asked: QuestionRef, paused: Call | None = None, error: str = "") -> None:
-        """Nobody waits for the answer any more, so nobody should be asked any more. A ``paused`` call has failed."""
+        """No run waits for the answer any more, so the question goes. A ``paused`` call has failed."""
         run = await self._start(RunStarted(asked.thread_id, asked.principal))
         try:
             over = "the call is over; nobody waits for the answer any more"

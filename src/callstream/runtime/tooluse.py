@@ -1,4 +1,4 @@
-"""What a run's tools are called with, what they come to, and what the model is told of refused calls: each call once.
+"""What a run's tools are called with, what they come to, and what the model learns of refused calls: each call once.
 
 ``Run.run_tools`` tells results and refusals, ``tell_refusals`` refusals alone. What the program does not get to see, the tap
 tells: it asks again where a response has nothing else (``to_ask_again``), and puts the rest into the next request
@@ -110,7 +110,7 @@ class ToolUse:
         return found
 
     def untold(self, tool_names: Collection[str]) -> list[Refusal]:
-        """The calls of these tools that the program never saw, and of which neither it nor the model was told.
+        """The calls of these tools that the program never saw, and of which neither it nor the model knows.
 
         Calls of tools that were never there are any tool's.
         """
@@ -165,7 +165,7 @@ class ToolUse:
         return RefusedCall(call.wire_id, call.name, args, refused.text, call.provider_id, call.signature, beside)
 
     def is_untold(self, call: Call) -> bool:
-        """Whether the call was refused and neither the program nor the model was told."""
+        """Whether the call was refused, and neither the program nor the model knows of it."""
         told = call.call_id in self._refusals_told or call.call_id in self.told
         return self._barrier.is_refused(call) and not told
 

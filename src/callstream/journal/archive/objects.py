@@ -31,7 +31,7 @@ class Objects(Protocol):
     where: str
 
     async def put(self, name: str, data: bytes) -> None:
-        """Durable when it returns. Nobody sees a part of it."""
+        """Durable when it returns. No reader sees a part of it."""
 
     async def get(self, name: str) -> bytes:
         """Raises ObjectMissing."""

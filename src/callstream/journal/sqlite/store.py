@@ -117,7 +117,7 @@ class SqliteFile:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Gives the connection's ``execute``. Nobody else writes meanwhile; whatever goes wrong, nothing is kept."""
+        """Gives the connection's ``execute``. No other connection writes meanwhile; whatever goes wrong, nothing is kept."""
         connection = self.connection
         if _identity(self._path) != self._identity:
             raise JournalError(
