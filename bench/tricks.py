@@ -27,9 +27,9 @@ GATHERING: Final = "gathering in the journal"
 
 
 def _without_own_http() -> None:
-    from callstream.tap import pools
+    from callstream.tap import library
 
-    pools._is_plain = lambda request: False
+    library._is_plain = lambda request: False
 
 
 def _without_callback() -> None:

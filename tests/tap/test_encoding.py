@@ -9,7 +9,7 @@ import httpx
 import httpx2
 import pytest
 
-from callstream.tap.streams import can_decode, codings_in, decoded, decoded_bytes
+from callstream.tap.library import can_decode, codings_in, decoded, decoded_bytes
 
 TEXT = b"data: {}\n\n" * 50
 

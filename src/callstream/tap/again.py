@@ -29,9 +29,6 @@ logger = logging.getLogger("callstream")
 Ask: TypeAlias = Callable[[Request, Run], Awaitable[Any]]
 """Sends a request for the run, and returns the HTTP library's answer, whose body the tap reads as any other."""
 
-Source: TypeAlias = tuple[Any, Callable[[], Awaitable[None]]]
-"""The body of an answer, and what closes it."""
-
 _OK = 200
 _REFUSALS = (400, 422)
 """The statuses with which servers refuse a conversation that is not written their way."""
@@ -105,7 +102,14 @@ class Again:
 class AskingBody:
     """A streamed answer, and the one that follows in its place if the model has to be asked again."""
 
-    def __init__(self, reading: Reading, again: Again, joint: Joint | None, source: Source) -> None:
+    def __init__(
+        self,
+        reading: Reading,
+        again: Again,
+        joint: Joint | None,
+        source: Any,
+        close_source: Callable[[], Awaitable[None]],
+    ) -> None:
         self._reading = reading
         self._again = again
         self._joint = joint
@@ -114,12 +118,13 @@ class AskingBody:
         self._ending: asyncio.Future[None] | None = None
         self._second: Any = None
         self._passed = b"", b""  # the first bytes, and the last that left
-        self._first = reading.streamed(*source, on_end=self._first_ended)
+        self._first = reading.streamed(source, close_source, on_end=self._first_ended)
         if joint is not None and reading.drops_rejected:
             self._first.drop = joint.drop
+        self._collapser = self._first.collapser
         self.loop = self._first.loop
         may_cut = joint is not None and (again.may_ask or reading.says)
-        self._stop_looking = reading.run.on_discard(self._look_later) if may_cut else None
+        self._stop_looking = reading.run.on_discard(lambda: self.loop.call_soon(self._look)) if may_cut else None
 
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
         """What the SDK reads: see ``TappedBody.chunks``."""
@@ -128,7 +133,7 @@ class AskingBody:
         async with aclosing(self._first.chunks(reader)) as chunks:
             async for data in chunks:
                 has_refused = has_refused or self._reading.has_refused
-                if not has_refused or data == self._reading.keep_alive:
+                if not has_refused or data == self._collapser.keep_alive:
                     self._passed = (self._passed[0] or data, data)
                     yield data
                 elif self._joint is None:
@@ -136,7 +141,6 @@ class AskingBody:
                 elif left := self._joint.first(data):
                     self._passed = (self._passed[0] or left, left)
                     yield left
-        error: BaseException | None = None
         try:
             if self._again.is_wanted:
                 async with aclosing(self._ask_again()) as chunks:
@@ -144,41 +148,37 @@ class AskingBody:
                         yield data
             elif left := b"".join(held) if self._joint is None else self._end_of_first(self._joint):
                 yield left
-        except BaseException as broken:
-            error = broken
-            raise
-        finally:
+        except BaseException as error:
             await self._tell_end(error)
+            raise
+        await self._tell_end(None)
 
     def _end_of_first(self, joint: Joint) -> bytes:
         saying = self._reading.said()
         if saying is not None and self._first.was_cut:
-            return joint.cut(saying, self._reading.next_number, self._reading.items, self._passed)
-        return joint.unjoined() if saying is None else joint.say(saying, self._reading.next_number)
+            return joint.cut(saying, self._collapser.next_number, self._collapser.items, self._passed)
+        return joint.unjoined() if saying is None else joint.say(saying, self._collapser.next_number)
 
     async def _ask_again(self) -> AsyncGenerator[bytes, None]:
         asking = asyncio.ensure_future(self._again.answer())
         try:
-            while not (await asyncio.wait({asking}, timeout=self._reading.keep_alive_every))[0]:
-                yield self._reading.keep_alive
+            while not (await asyncio.wait({asking}, timeout=self._first.limits.keep_alive_every))[0]:
+                yield self._collapser.keep_alive
         finally:
             asking.cancel()
         self._second = await asking
         assert self._joint is not None
-        self._joint.continue_at(self._reading.next_number, self._reading.items)
+        self._joint.continue_at(self._collapser.next_number, self._collapser.items)
         try:
             async with aclosing(aiter(self._second.stream)) as chunks:
                 async for data in chunks:
-                    joined = data if data == self._reading.keep_alive else self._joint.second(data)
+                    joined = data if data == self._collapser.keep_alive else self._joint.second(data)
                     if joined:
                         yield joined
             if left := self._joint.second_ended():
                 yield left
         finally:
             await self._second.stream.aclose()
-
-    def _look_later(self) -> None:
-        self.loop.call_soon(self._look)
 
     def _look(self) -> None:
         if self._reading.is_lost():

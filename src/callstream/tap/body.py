@@ -105,14 +105,14 @@ class TappedBody:
         self._close_source = close_source
         self._response = response
         self._schedule_in_run = response.run.schedule
-        self._collapser = collapser
+        self.collapser = collapser
         self._forwards_rejected = forwards_rejected
         self._waits_for_hooks = waits_for_hooks
         self.drop: Drop | None = None
         """Takes calls that hooks reject out of what is forwarded, in place of raising."""
         self.was_cut = False
         """Whether it was not read to its end, because the rest was of no use."""
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._on_end = on_end
         self._kept = kept
         self._is_kept = False
@@ -152,8 +152,8 @@ class TappedBody:
                         for _ in range(_TURNS_BEFORE_END):
                             await asyncio.sleep(0)
                         return
-                    if not await self._woken() and self._collapser.is_holding:
-                        yield self._collapser.keep_alive
+                    if not await self._woken() and self.collapser.is_holding:
+                        yield self.collapser.keep_alive
                 output = self._outputs.pop(0)
                 rejected: list[str] = []
                 self._is_judging = True
@@ -242,7 +242,7 @@ class TappedBody:
             async for data in self._source:
                 self._hold(data)
                 del data  # else it would stay here until more comes by this way
-                while self._held > self._limits.max_held:
+                while self._held > self.limits.max_held:
                     self._room.clear()
                     await self._room.wait()
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
@@ -280,7 +280,7 @@ class TappedBody:
             self.loop.call_soon(self._step)
 
     def _step(self) -> None:
-        """Reads what is here, and has recorded what it says. Nothing is being recorded."""
+        """Reads what is here, and has what it says recorded. Nothing is being recorded yet."""
         self._is_due = False
         if self._broken_off:
             return
@@ -291,7 +291,7 @@ class TappedBody:
             if data:
                 if self._kept is not None:
                     self._kept.read(data)
-                read = self._collapser.feed(data)
+                read = self.collapser.feed(data)
             elif self._has_ended:
                 read = self._last_read()
             else:
@@ -308,7 +308,7 @@ class TappedBody:
 
     def _take_announced(self) -> bytes:
         """What the source has kept; nothing while enough is here."""
-        if self._announced is None or self._held > self._limits.max_held or self.was_cut:
+        if self._announced is None or self._held > self.limits.max_held or self.was_cut:
             return b""
         self._has_heard = False
         return self._announced.take()
@@ -324,7 +324,7 @@ class TappedBody:
         if self._source_error is not None:
             raise self._source_error
         self._is_last = True
-        end = self._collapser.end()
+        end = self.collapser.end()
         if end.error is not None:  # what is open was left out, so that there is nothing to judge
             logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
             end.error = None
@@ -366,7 +366,7 @@ class TappedBody:
             self._complete.set()
         elif self._outputs or self._has_ended:
             self._go_on()
-        elif self._unread or (self._has_heard and self._held <= self._limits.max_held):
+        elif self._unread or (self._has_heard and self._held <= self.limits.max_held):
             self._is_due = True
             self._schedule_in_run(self._step)
 
@@ -439,7 +439,7 @@ class TappedBody:
         self._news.clear()
         if self._outputs or self._reading.done():
             return True
-        timer = self.loop.call_later(self._limits.keep_alive_every, self._news.set)
+        timer = self.loop.call_later(self.limits.keep_alive_every, self._news.set)
         self._is_awaited = True
         try:
             await self._news.wait()
@@ -454,8 +454,8 @@ class TappedBody:
         call_id = self._response.call_ids[local_id]
         waiting = asyncio.ensure_future(run.settled(call_id))
         try:
-            while not (await asyncio.wait({waiting}, timeout=self._limits.keep_alive_every))[0]:
-                yield self._collapser.keep_alive
+            while not (await asyncio.wait({waiting}, timeout=self.limits.keep_alive_every))[0]:
+                yield self.collapser.keep_alive
         finally:
             waiting.cancel()
         await waiting
@@ -480,4 +480,4 @@ class TappedBody:
             self._free(*self._outputs)
             self._outputs.clear()
             if not await self._woken():
-                yield self._collapser.keep_alive
+                yield self.collapser.keep_alive

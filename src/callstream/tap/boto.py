@@ -16,13 +16,10 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from callstream.errors import UsageError
-from callstream.runtime import RunEngine
 from callstream.runtime.ownloop import OwnLoop, run_in
-from callstream.tap.exchange import Exchange, ImplicitRuns, Place, Tapping, TapSettings, tell, untold_refusals
-from callstream.tap.pools import ThreadedStream
-from callstream.tap.streams import BodyStream
+from callstream.tap.exchange import Exchange, Place, Tapping, tell, untold_refusals
+from callstream.tap.library import BodyStream, ThreadedStream
 from callstream.wire import provider_at
-from callstream.wire.collapsing import LoneReasoning
 from callstream.wire.requests import Request
 
 _SERVICE = "bedrock-runtime"
@@ -39,18 +36,9 @@ class _Call(NamedTuple):
 class BotoTap:
     """Hooks for clients of Bedrock's runtime. They may be registered with any number of clients and sessions."""
 
-    def __init__(
-        self,
-        engine: RunEngine,
-        own_loop: OwnLoop,
-        implicit: ImplicitRuns,
-        settings: TapSettings,
-        lone: LoneReasoning | None = None,
-    ) -> None:
-        self._engine = engine
+    def __init__(self, tapping: Tapping, own_loop: OwnLoop) -> None:
+        self._tapping = tapping
         self._own_loop = own_loop
-        self._tapping = Tapping(engine, implicit, settings, lone)
-        self._asks_by_beta = settings.bedrock_beta
         self._current: ContextVar[_Call | None] = ContextVar("callstream_boto_call", default=None)
 
     def register(self, target: Any) -> None:
@@ -61,7 +49,7 @@ class BotoTap:
             (self._before_call_async, self._before_parse_async) if is_async else (self._before_call, self._before_parse)
         )
         # The same Callstream taps a client once, though its session was tapped too.
-        name = f"callstream-{id(self._engine)}"
+        name = f"callstream-{id(self._tapping.engine)}"
         events.register(f"before-call.{_SERVICE}", before_call, unique_id=f"{name}-call")
         events.register(f"before-parse.{_SERVICE}", before_parse, unique_id=f"{name}-parse")
 
@@ -100,7 +88,7 @@ class BotoTap:
         told = tell(provider, asked, untold_refusals(provider, asked, place), place.run, self._tapping.lone)
         told.mark(place.run)  # a retry of botocore's has the same body
         sent = told.request
-        if self._asks_by_beta:
+        if self._tapping.settings.bedrock_beta:
             sent = provider.ask_by_beta(sent, self._tapping.asks(place.model_call))
         if sent is not asked:
             params["body"] = sent.body
@@ -147,27 +135,27 @@ class BotoTap:
         self._current.set(None)
         return call
 
-    async def _stream(self, call: _Call, source: Any) -> BotoStream:
+    async def _stream(self, call: _Call, source: Any) -> _BotoStream:
         try:
             reading = await self._tapping.begin(call.exchange, call.place)
         except BaseException:
             await source.aclose()
             raise
-        return BotoStream(reading.streamed(source, source.aclose))
+        return _BotoStream(reading.streamed(source, source.aclose))
 
     async def _whole(self, call: _Call, body: bytes) -> bytes:
         reading = await self._tapping.begin(call.exchange, call.place)
         return await reading.whole(_chunks(body), _nothing)
 
 
-class BotoStream(BodyStream):
+class _BotoStream(BodyStream):
     """The parts of an HTTP response by which botocore reads a body, and those by which aiobotocore does."""
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
         return iter(self)
 
     @property
-    def content(self) -> BotoStream:
+    def content(self) -> _BotoStream:
         return self
 
     async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:

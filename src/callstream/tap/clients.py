@@ -11,8 +11,8 @@ from callstream.errors import UsageError
 from callstream.runtime import RunEngine
 from callstream.runtime.ownloop import OwnLoop
 from callstream.tap.boto import BotoTap
-from callstream.tap.exchange import ImplicitRuns, TapSettings
-from callstream.tap.pools import Pools
+from callstream.tap.exchange import ImplicitRuns, Tapping, TapSettings
+from callstream.tap.library import Pools
 from callstream.tap.transport import Asking, TapTransport
 from callstream.wire.collapsing import LoneReasoning
 
@@ -59,19 +59,10 @@ class Tap:
         if inner is not None and not any(callable(getattr(inner, name, None)) for name in _SENDS):
             raise UsageError(f"expected a transport of httpx or httpx2, or none, got {inner!r:.100}")
         options = {} if limits is None else {"limits": limits}
-        pools = pools or Pools(
-            options, in_use=self._pools
-        )  # the client of a transport may be one that cannot be closed
-        return TapTransport(
-            self._engine,
-            self._own_loop,
-            self._implicit,
-            inner,
-            settings=settings,
-            pools=pools,
-            asking=self._asking,
-            lone=self._lone,
-        )
+        # The client of a transport may be one that cannot be closed.
+        pools = pools or Pools(options, in_use=self._pools)
+        tapping = Tapping(self._engine, self._implicit, settings, self._lone)
+        return TapTransport(tapping, self._own_loop, inner, pools=pools, asking=self._asking)
 
     def client(self, library_name: str | None, kind: str, kwargs: dict[str, Any]) -> Any:
         """A client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise.
@@ -98,7 +89,7 @@ class Tap:
         return client
 
     def boto(self, target: Any, settings: TapSettings) -> None:
-        BotoTap(self._engine, self._own_loop, self._implicit, settings, self._lone).register(target)
+        BotoTap(Tapping(self._engine, self._implicit, settings, self._lone), self._own_loop).register(target)
 
     async def end_runs(self) -> None:
         await self._implicit.aclose()

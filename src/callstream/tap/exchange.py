@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from callstream.calls import LACKS_OUTCOME, CallState, Refusal
+from callstream.calls import LACKS_OUTCOME, Call, CallState, Refusal
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent, ResultReceived, RunStarted
 from callstream.runtime import ModelCall, Run, RunEngine, current_model_call, current_run
@@ -23,13 +23,15 @@ from callstream.runtime.ownloop import may_wait_for
 from callstream.runtime.response import GivenResponse, TextFilter
 from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
-from callstream.tools import Tool, current_call, describe
+from callstream.tools import current_call, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
 from callstream.wire.collapsing import Collapser, LoneReasoning
 from callstream.wire.joining import Joint, Saying
 from callstream.wire.provider import Provider, discard_invalid
 from callstream.wire.requests import Asks, Request
+
+logger = logging.getLogger("callstream")
 
 # Where a response belongs: to the run of the task or thread that asks for it, and to its host's model call.
 
@@ -196,8 +198,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-logger = logging.getLogger("callstream")
-
 Collapse: TypeAlias = Literal["known", "all", "none"]
 
 _NAMELESS = "a call did not name its tool, so nothing ran; call the tool again, by its name"
@@ -250,35 +250,19 @@ class Exchange(NamedTuple):
     rest_of: Reading | None = None
     coming: Coming | None = None
 
-    @property
-    def kept_at(self) -> str | None:
-        """Where the provider has the answer, of which an earlier attempt of the run has read the beginning."""
-        half = None if self.coming is None else self.coming.half
-        return None if half is None or half.answer_id is None else self.provider.kept_at(self.asked, half.answer_id)
-
-    @property
-    def rest(self) -> tuple[bytes, Request] | None:
-        """The beginning of the answer, as an earlier attempt has read it, and the request for what follows."""
-        half = None if self.coming is None else self.coming.half
-        if half is None or half.checkpoint is None:
-            return None
-        return half.body, self.provider.from_checkpoint(self.asked, half.checkpoint)
-
 
 class Tapping:
     """Reads exchanges by the settings of one client, into the runs that they belong to."""
 
-    def __init__(
-        self, engine: RunEngine, implicit: ImplicitRuns, settings: TapSettings, lone: LoneReasoning | None = None
-    ) -> None:
+    def __init__(self, engine: RunEngine, implicit: ImplicitRuns, settings: TapSettings, lone: LoneReasoning) -> None:
         if settings.wire is not None and settings.wire not in WIRES:
             raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {settings.wire!r}")
         if settings.collapse not in ("known", "all", "none"):
             raise UsageError(f"expected collapse to be 'known', 'all' or 'none', got {settings.collapse!r}")
-        self._engine = engine
+        self.engine = engine
+        self.settings = settings
         self._implicit = implicit
-        self._settings = settings
-        self.lone = LoneReasoning() if lone is None else lone
+        self.lone = lone
         """The reasoning that no request must bring back."""
         self._paused: dict[str, Reading] = {}  # by what the request for the rest brings
 
@@ -327,7 +311,7 @@ class Tapping:
         """Why the run cannot go on elsewhere after this request; None if it can."""
         if self.text_filters(model_call) or (model_call is not None and not model_call.keeps):
             return "an answer may be changed before it is shown, or is not read for an agent"
-        own = [] if model_call is not None else [name for name in declared if self.tool(name) is None]
+        own = [] if model_call is not None else [name for name in declared if self.engine.find_tool(name) is None]
         unknown = [name for name in own if name not in keeping.elsewhere]
         return f"tool {unknown[0]} was not given to Callstream, so nobody knows whether it has run" if unknown else None
 
@@ -357,7 +341,7 @@ class Tapping:
         self._paused[token] = paused
 
     def collapses(self, model_call: ModelCall | None) -> Callable[[str], bool]:
-        match self._settings.collapse:
+        match self.settings.collapse:
             case "all":
                 return lambda name: True
             case "none":
@@ -365,53 +349,36 @@ class Tapping:
             case _ if model_call is not None and model_call.collapses is not None:
                 return model_call.collapses
             case _:
-                return self._engine.knows
+                return self.engine.knows
 
     def asks(self, model_call: ModelCall | None) -> Asks:
         """Of which tools the provider is asked to stream the arguments: only where their calls reach the SDK whole."""
         collapses = self.collapses(model_call)
-        may_stream: Asks = self._engine.streams
+        may_stream: Asks = self.engine.streams
         if model_call is not None and model_call.streams is not None:
             may_stream = model_call.streams
         return lambda name: collapses(name) and may_stream(name)
-
-    def tool(self, name: str) -> Tool[Any] | None:
-        """The tool of that name, if Callstream knows it."""
-        return self._engine.find_tool(name)
 
     def joins_text(self, model_call: ModelCall | None) -> bool:
         """Whether the SDK gets text by the passage, because it is not read above while it is written."""
         if model_call is not None and model_call.joins_text is not None:
             return model_call.joins_text
-        return self._settings.joins_text
+        return self.settings.joins_text
 
     def text_filters(self, model_call: ModelCall | None) -> Sequence[TextFilter]:
-        own = self._settings.text_filter
+        own = self.settings.text_filter
         theirs = model_call.text_filters if model_call is not None else ()
         return theirs if own is None else (*theirs, own)
-
-    @property
-    def may_collapse(self) -> bool:
-        return self._settings.collapse != "none"
-
-    @property
-    def limits(self) -> Limits:
-        return self._settings.limits
 
 
 class Reading:
     """How one answer is read: into which run, for whom, and under which names."""
 
     def __init__(
-        self,
-        tapping: Tapping,
-        exchange: Exchange,
-        run: Run,
-        *,
-        model_call: ModelCall | None,
-        on_end: OnEnd | None,
+        self, tapping: Tapping, exchange: Exchange, run: Run, *, model_call: ModelCall | None, on_end: OnEnd | None
     ) -> None:
         self._tapping = tapping
+        self._settings = tapping.settings
         self._stored = exchange.provider.is_stored(exchange.asked)
         self._on_end = on_end
         self._collapser: Collapser[Any] | None = None
@@ -425,7 +392,8 @@ class Reading:
         offered = exchange.provider.offered_names(exchange.asked)
         names = offered or tuple(self._tools)
         # Where no tool of the request is collapsed, nothing needs to be held either.
-        self._touches = tapping.may_collapse and (not names or any(map(collapses, names)))
+        self._may_collapse = tapping.settings.collapse != "none"
+        self._touches = self._may_collapse and (not names or any(map(collapses, names)))
         # A call of a tool that the request never declared belongs to no tool: it must not reach the SDK in pieces.
         self._offered = offered if self._touches else ()
         self._collapses: Callable[[str], bool] = lambda name: collapses(name) or self._is_invented(name)
@@ -476,7 +444,7 @@ class Reading:
             return None  # what fits is the program's to say: it gets what it is allowed as it came
         if self.drops_rejected and self._is_invented(name):
             return "rejected", absence(name, self._offered)
-        schema, tool = self._tools.get(name), self._own_tools.get(name) or self._tapping.tool(name)
+        schema, tool = self._tools.get(name), self._own_tools.get(name) or self._tapping.engine.find_tool(name)
         if not schema and tool is None and not self._is_invented(name):
             return None
         if tool is not None and tool.check == "stream":
@@ -519,28 +487,27 @@ class Reading:
     @property
     def has_refused(self) -> bool:
         """Whether a call of the answer was refused, as far as it was read."""
-        mine = self._response.call_ids.values()
-        return bool(mine or self._response.nameless) and (
-            bool(self._response.nameless)
-            or any(
-                call.state is CallState.DISCARDED and self._collapses(call.name)
-                for call in self.run.calls
-                if call.call_id in mine
-            )
-        )
+        if not self._response.call_ids or self._response.nameless:
+            return bool(self._response.nameless)
+        return any(call.state is CallState.DISCARDED and self._collapses(call.name) for call in self._calls())
 
     def refused(self) -> list[Refusal]:
         """Why the program gets none of the answer's calls; empty if it gets one, if there are none, or if it is told."""
         if not self.may_ask or self.is_paused or self._response.finish_reason in self.provider.goes_on:
             return []
-        mine = set(self._response.call_ids.values())
-        if not all(self._collapses(call.name) for call in self.run.calls if call.call_id in mine):
+        if not all(self._collapses(call.name) for call in self._calls()):
             return []
         nameless = [
             Refusal(discarded.call_id, "", None, discarded.reason, _NAMELESS) for discarded in self._response.nameless
         ]
+        mine = self._response.call_ids.values()
         refusals = self.run.tool_use.to_ask_again(mine)
         return [*refusals, *nameless] if len(refusals) == len(mine) else []
+
+    def _calls(self) -> list[Call]:
+        """Those of the answer, as far as it was read."""
+        mine = set(self._response.call_ids.values())
+        return [call for call in self.run.calls if call.call_id in mine]
 
     def is_lost(self) -> bool:
         """Whether none of the answer's calls can run, and the rest of it is not wanted then.
@@ -553,10 +520,9 @@ class Reading:
 
     def _withheld(self) -> list[Refusal]:
         """The refused calls; none while another is being written."""
-        mine = self._response.call_ids.values()
-        if any(call.is_being_written for call in self.run.calls if call.call_id in mine):
+        if any(call.is_being_written for call in self._calls()):
             return []
-        return self.run.tool_use.withheld(mine)
+        return self.run.tool_use.withheld(self._response.call_ids.values())
 
     def said(self) -> Saying | None:
         """What is said in the place of calls that were withheld; None if there are none, or if it is not wanted."""
@@ -578,24 +544,6 @@ class Reading:
         kind = self.provider.joint
         return None if kind is None or not content_type.lower().startswith("text/event-stream") else kind()
 
-    @property
-    def next_number(self) -> int:
-        """That of the next block of a streamed message."""
-        return 0 if self._collapser is None else self._collapser.next_number
-
-    @property
-    def items(self) -> list[Any]:
-        """What has ended of it, where the next answer has to list that."""
-        return [] if self._collapser is None else self._collapser.items
-
-    @property
-    def keep_alive(self) -> bytes:
-        return b"" if self._collapser is None else self._collapser.keep_alive
-
-    @property
-    def keep_alive_every(self) -> float:
-        return self._tapping.limits.keep_alive_every
-
     def mark_delivered(self) -> None:
         """The program has the answer."""
         if self._response.is_over:
@@ -613,11 +561,7 @@ class Reading:
     # -- the answer --
 
     def streamed(
-        self,
-        source: Any,
-        close_source: Callable[[], Awaitable[None]],
-        *,
-        on_end: OnEnd | None = None,
+        self, source: Any, close_source: Callable[[], Awaitable[None]], *, on_end: OnEnd | None = None
     ) -> TappedBody:
         """A streamed answer, read by a task of its own from now on.
 
@@ -626,7 +570,7 @@ class Reading:
         if self._collapser is None:
             self._collapser = self.provider.collapser(
                 self._response.decoder,
-                collapse=self._collapses if self._touches else _collapse_none if self._joins_text else None,
+                collapse=self._collapses if self._touches else (lambda name: False) if self._joins_text else None,
                 lone=self._tapping.lone,
                 check=self._check,
                 forwards_invalid=self._forwards_rejected,
@@ -639,7 +583,7 @@ class Reading:
             self._collapser,
             forwards_rejected=self._forwards_rejected,
             waits_for_hooks=not self._refuses,
-            limits=self._tapping.limits,
+            limits=self._settings.limits,
             on_end=on_end or self.tell_end,
             kept=self._kept,
         )
@@ -653,7 +597,10 @@ class Reading:
         """
         error: BaseException | None = None
         try:
-            return await self._whole(source, close_source)
+            body = await self._read_whole(source)
+            await close_source()
+            with raised_once(self.provider):
+                return await self._recorded(body)
         except CallRejected:
             raise  # the answer is whole
         except BaseException as broken:
@@ -665,19 +612,13 @@ class Reading:
             if error is not None or not asks_again or not self.refused():
                 await self.tell_end(error)
 
-    async def _whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
-        body = await self._read_whole(source)
-        await close_source()
-        with raised_once(self.provider):
-            return await self._recorded(body)
-
     async def _recorded(self, body: bytes) -> bytes:
         try:
             events = self._response.decoder.whole(body)
         except WireError as error:
             logger.warning("could not read a response: %s", error)
             events = []
-        if self._tapping.may_collapse:
+        if self._may_collapse:
             events = discard_invalid(events, self._collapses, self._check)
         if self._kept is not None:
             self._kept.add(body)  # a host gets it as it is
@@ -689,7 +630,7 @@ class Reading:
                     events[place] = CallDiscarded(event.call_id, call.reason or "rejected", call.detail)
                 elif call.state is CallState.DISCARDED and not self._forwards_rejected:
                     raise self.run.rejection(call.call_id)
-        if not self._tapping.may_collapse or self._refuses:
+        if not self._may_collapse or self._refuses:
             return body
         left = self.provider.without_unfinished(
             body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
@@ -698,17 +639,13 @@ class Reading:
         return left if saying is None or joint is None else joint.say_whole(left, saying)
 
     async def _read_whole(self, stream: Any) -> bytes:
-        limit = self._tapping.limits.max_whole
+        limit = self._settings.limits.max_whole
         body = bytearray()
         async for data in stream:
             body += data
             if len(body) > limit:
                 raise WireError(f"expected an answer of at most {limit} bytes from the provider, got more")
         return bytes(body)
-
-
-def _collapse_none(name: str) -> bool:
-    return False
 
 
 def untold_refusals(provider: Provider, request: Request, place: Place) -> list[Refusal]:
@@ -724,7 +661,7 @@ def untold_refusals(provider: Provider, request: Request, place: Place) -> list[
 
 def tell(
     provider: Provider, request: Request, refusals: Sequence[Refusal], run: Run | None, lone: LoneReasoning
-) -> Told:
+) -> _Told:
     """The request with these refusals, and with those that earlier requests of the run have told.
 
     A call that the program never got is written back beside the calls of the same response, in every request that has
@@ -733,7 +670,7 @@ def tell(
     if lone or (run is not None and any(call.state is CallState.DISCARDED for call in run.calls)):
         request = provider.without_lone_reasoning(request, lone)
     if run is None:
-        return Told(request)
+        return _Told(request)
     written = run.tool_use.written_back(refusals)
     placed = {call.wire_id for call in provider.restore(request, list(written.values()))} if written else set()
     restored = [call_id for call_id, call in written.items() if call.wire_id in placed]
@@ -742,10 +679,10 @@ def tell(
     notes = {each.wire_id: each.text for each in refusals if each.call_id not in restored}
     noted = provider.add_notes(request, notes) if notes else None
     told = [each for each in refusals if noted is not None and each.wire_id in notes]
-    return Told(noted or request, tuple(restored), told)
+    return _Told(noted or request, tuple(restored), told)
 
 
-class Told(NamedTuple):
+class _Told(NamedTuple):
     """A request that tells of refusals: of calls that were written back into it, and in notes."""
 
     request: Request

@@ -145,13 +145,13 @@ _HEAD_END: Final = b"\r\n\r\n"
 _WITHOUT_BODY: Final = (204, 304)
 
 
-class Origin(NamedTuple):
+class _Origin(NamedTuple):
     scheme: str
     host: str
     port: int
 
 
-class ResponseHead(NamedTuple):
+class _Head(NamedTuple):
     """The head of an answer, and what reads its body."""
 
     status: int
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, library: ModuleType, origin: Origin) -> None:
+    def __init__(self, library: ModuleType, origin: _Origin) -> None:
         self.origin = origin
         self.is_idle = False
         self.idle_since = 0.0
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
         """
         return self.is_drained and not self._is_resuming and not _is_readable(self.transport)
 
-    async def ask(self, request: Any, timeouts: Timeouts) -> ResponseHead:
+    async def ask(self, request: Any, timeouts: Timeouts) -> _Head:
         """Sends the request, and waits for the head of its answer."""
         self._seconds = timeouts.get("read")
         self._alarm.stop()  # the last exchange's timer may be set for much later
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
         head, begun = await self._read_head(http)
         has_body = request.method != "HEAD" and head.status_code not in _WITHOUT_BODY
         is_chunked = any(name == b"transfer-encoding" for name, _ in head.headers)
-        return ResponseHead(
+        return _Head(
             head.status_code,
             head.headers.raw_items(),
             {"http_version": b"HTTP/" + head.http_version, "reason_phrase": head.reason, "network_stream": self},
@@ -410,7 +410,7 @@ def _is_readable(transport: asyncio.Transport) -> bool:
 
 
 async def connect(
-    library: ModuleType, origin: Origin, context: ssl.SSLContext | None, seconds: float | None
+    library: ModuleType, origin: _Origin, context: ssl.SSLContext | None, seconds: float | None
 ) -> Connection:
     """A new connection, by whichever address of the host answers first."""
     loop = asyncio.get_running_loop()
@@ -498,7 +498,7 @@ def _close_unwanted(task: asyncio.Task[socket.socket]) -> None:
 #
 # A delta of a model is mostly a read of its own, and httpx's way for a read, through httpcore, anyio and h11, costs more
 # than all that the tap does with it. This transport does the same in less. Where it does not apply (proxies, HTTP/2,
-# extensions such as ``trace``), ``pools`` uses the library's own transport.
+# extensions such as ``trace``), ``library`` uses the library's own transport.
 
 _PORTS: Final = {"http": 80, "https": 443}
 # httpx's own limits where none are given.
@@ -533,7 +533,7 @@ class DirectTransport:
     async def handle_async_request(self, request: Any) -> Any:
         timeouts: Timeouts = request.extensions.get("timeout", {})
         url = request.url
-        origin = Origin(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
+        origin = _Origin(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
         connection = await self._acquire(origin, timeouts)
         try:
             head = await connection.ask(request, timeouts)
@@ -562,7 +562,7 @@ class DirectTransport:
         for connection in list(self._closing):
             await connection.wait_closed()
 
-    async def _acquire(self, origin: Origin, timeouts: Timeouts) -> Connection:
+    async def _acquire(self, origin: _Origin, timeouts: Timeouts) -> Connection:
         try:
             async with asyncio.timeout(timeouts.get("pool")):
                 await self._turns.acquire()
@@ -586,7 +586,7 @@ class DirectTransport:
         self._turns_taken -= 1
         self._turns.release()
 
-    def _take_idle(self, origin: Origin) -> Connection | None:
+    def _take_idle(self, origin: _Origin) -> Connection | None:
         self._close_expired()
         for connection in [each for each in reversed(self._idle) if each.origin == origin]:
             self._idle.remove(connection)
@@ -626,7 +626,7 @@ class DirectTransport:
 class DirectStream:
     """The body of an answer. When it has been read its connection can be used again; before, it is closed."""
 
-    def __init__(self, transport: DirectTransport, connection: Connection, head: ResponseHead) -> None:
+    def __init__(self, transport: DirectTransport, connection: Connection, head: _Head) -> None:
         self._transport = transport
         self._connection = connection
         self._body = head.body
@@ -689,7 +689,7 @@ class DirectStream:
 
 @cache
 def _stream_class(library: ModuleType) -> Any:
-    class LibraryStream(DirectStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
+    class _LibraryStream(DirectStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
         """What the library takes for a stream of its own."""
 
-    return LibraryStream
+    return _LibraryStream

@@ -17,38 +17,30 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from callstream.errors import UsageError
-from callstream.runtime import Run, RunEngine
-from callstream.runtime.continuing import KeptTurn
+from callstream.runtime import Run
+from callstream.runtime.continuing import Half, KeptTurn
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
 from callstream.tap.body import TappedBody
-from callstream.tap.exchange import (
-    Exchange,
-    ImplicitRuns,
-    Place,
-    Reading,
-    Tapping,
-    TapSettings,
-    raised_once,
-    tell,
-    untold_refusals,
-)
-from callstream.tap.pools import Pools, ThreadedTransport, library_of, load_core
-from callstream.tap.streams import (
-    BegunBody,
-    RestBody,
-    UntouchedBody,
-    WholeBody,
+from callstream.tap.exchange import Exchange, Place, Reading, Tapping, raised_once, tell, untold_refusals
+from callstream.tap.library import (
+    Body,
+    PassedBody,
+    Pools,
+    ThreadedTransport,
     can_decode,
     codings_in,
     decoded,
     decoded_bytes,
+    library_of,
+    load_core,
     stream_of,
 )
 from callstream.wire import provider_at, provider_of
-from callstream.wire.collapsing import LoneReasoning
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
+
+logger = logging.getLogger("callstream")
 
 # Asking providers to stream arguments, and what happens where one refuses to be asked.
 #
@@ -120,18 +112,18 @@ def _place(url: Any) -> str:
 _T = TypeVar("_T")
 
 
-class Patience:
+class _Patience:
     """For one request, from now on. ``first_byte`` and ``idle`` are seconds, None waits as long as the HTTP client does."""
 
     def __init__(self, first_byte: float | None, idle: float | None, timed_out: Callable[[str], Exception]) -> None:
         self._first_byte = first_byte
         self._idle = idle
         self._timed_out = timed_out
-        self._began = asyncio.get_running_loop().time()
+        self._begins_by = _in_seconds(first_byte)
 
     async def wait_for_head(self, head: Awaitable[_T]) -> _T:
         """The answer to a request for a stream."""
-        return await self._wait(head, self._until_first_byte(), self._first_byte, "the stream to begin")
+        return await self._wait(head, self._begins_by, self._first_byte, "the stream to begin")
 
     async def wait_for_body(self, stream: Any) -> Any:
         """The body of a streamed answer, when its first byte has come if there is a limit to that."""
@@ -140,9 +132,8 @@ class Patience:
         chunks: AsyncIterator[bytes] = aiter(stream)
         first: bytes | None = None
         if self._first_byte is not None:
-            first = await self._wait(
-                anext(chunks, None), self._until_first_byte(), self._first_byte, "the first byte of the stream"
-            )
+            beginning = anext(chunks, None)
+            first = await self._wait(beginning, self._begins_by, self._first_byte, "the first byte of the stream")
         return self._read(first, chunks)
 
     async def _read(self, first: bytes | None, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -152,17 +143,12 @@ class Patience:
         data = first
         while data is not None:
             yield data
-            data = await self._wait(anext(chunks, None), self._idle, self._idle, "the stream to continue")
+            data = await self._wait(anext(chunks, None), _in_seconds(self._idle), self._idle, "the stream to continue")
 
-    def _until_first_byte(self) -> float | None:
-        if self._first_byte is None:
-            return None
-        return max(0.0, self._began + self._first_byte - asyncio.get_running_loop().time())
-
-    async def _wait(self, work: Awaitable[_T], left: float | None, limit: float | None, what: str) -> _T:
-        if left is None:
+    async def _wait(self, work: Awaitable[_T], until: float | None, limit: float | None, what: str) -> _T:
+        if until is None:
             return await work
-        timeout = asyncio.timeout(left)
+        timeout = asyncio.timeout_at(until)
         try:
             async with timeout:
                 return await work
@@ -172,7 +158,10 @@ class Patience:
         raise self._timed_out(f"expected {what} within {limit} seconds, got nothing from the provider")
 
 
-logger = logging.getLogger("callstream")
+def _in_seconds(limit: float | None) -> float | None:
+    """The time of the event loop then."""
+    return None if limit is None else asyncio.get_running_loop().time() + limit
+
 
 _Send: TypeAlias = Callable[[Any], Awaitable[Any]]
 """What sends a request of the HTTP library and returns the answer."""
@@ -197,42 +186,27 @@ class _Errand(NamedTuple):
 class TapTransport:
     """Wraps a transport of httpx or httpx2, or makes pools of its own. For async and sync clients."""
 
-    def __init__(
-        self,
-        engine: RunEngine,
-        own_loop: OwnLoop,
-        implicit: ImplicitRuns,
-        inner: Any = None,
-        *,
-        settings: TapSettings,
-        pools: Pools | None = None,
-        asking: Asking | None = None,
-        lone: LoneReasoning | None = None,
-    ) -> None:
-        self._engine = engine
+    def __init__(self, tapping: Tapping, own_loop: OwnLoop, inner: Any, *, pools: Pools, asking: Asking) -> None:
+        self._tapping = tapping
+        self._engine = tapping.engine
+        self._settings = tapping.settings
         self._own_loop = own_loop
-        self._tapping = Tapping(engine, implicit, settings, lone)
         self._inner = inner
-        self._settings = settings
-        self._asking = asking or Asking()
-        self._pools = pools or Pools({})
+        self._asking = asking
+        self._pools = pools
         self._lock = threading.Lock()
         self._bodies: WeakSet[TappedBody | AskingBody] = WeakSet()
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner if self._inner is not None else self._pools.transport_for(request)
         provider = self._provider_of(request)
-        place = self._place()
+        here = Place.current()
+        place = here.of_host() if self._settings.hosted and self._engine.has_host else here
         if provider is None or place is None:
             return await inner.handle_async_request(request)
         _check_loop()
         await request.aread()
         return await self._ask(provider, request, inner.handle_async_request, place)
-
-    def _place(self) -> Place | None:
-        """Where the response to a request of the current task belongs; None if it is not to be read."""
-        place = Place.current()
-        return place.of_host() if self._settings.hosted and self._engine.has_host else place
 
     def handle_request(self, request: Any) -> Any:
         """A request of a sync client, in whatever thread. What is done for it is done on an event loop elsewhere."""
@@ -260,7 +234,7 @@ class TapTransport:
         load_core(library)
         if isinstance(answer.stream, library.SyncByteStream):
             return answer
-        stream = stream_of(library, UntouchedBody(answer.stream))
+        stream = stream_of(library, PassedBody(answer.stream, answer.stream.aclose))
         return library.Response(answer.status_code, headers=answer.headers, stream=stream, extensions=answer.extensions)
 
     async def _ask(self, provider: Provider, request: Any, send: _Send, place: Place) -> Any:
@@ -269,8 +243,8 @@ class TapTransport:
         with raised_once(provider):
             kept = await self._tapping.kept(provider, asked, place)
         if isinstance(kept, KeptTurn):
-            body = stream_of(library_of(request), WholeBody(kept.body))
-            return library_of(request).Response(kept.kept.status, headers=kept.kept.headers, stream=body)
+            library = library_of(request)
+            return library.Response(kept.kept.status, headers=kept.kept.headers, stream=library.ByteStream(kept.body))
         exchange = await self._tapping.receive(provider, asked, place)
         exchange = exchange._replace(coming=kept)
         own = self._settings.ask_again
@@ -280,7 +254,8 @@ class TapTransport:
     async def _answer(self, exchange: Exchange, errand: _Errand) -> Any:
         """Sends what was asked, and has the answer read."""
         patience = self._patience(errand.request)
-        sending = self._take_up(errand, exchange)
+        half = None if exchange.coming is None else exchange.coming.half
+        sending = self._send(errand, exchange) if half is None else self._take_up(errand, exchange, half)
         is_streamed = exchange.provider.is_streamed(exchange.asked)
         answer = await (patience.wait_for_head(sending) if is_streamed else sending)
         try:
@@ -289,7 +264,7 @@ class TapTransport:
             await answer.stream.aclose()  # nothing else has it: the connection would be lost to its pool
             raise
 
-    async def _tap(self, exchange: Exchange, errand: _Errand, answer: Any, patience: Patience) -> Any:
+    async def _tap(self, exchange: Exchange, errand: _Errand, answer: Any, patience: _Patience) -> Any:
         """The answer as the SDK gets it."""
         request = errand.request
         content_type = answer.headers.get("content-type", "")
@@ -309,9 +284,9 @@ class TapTransport:
         if kind == "whole":
             again = self._again(reading, errand)
             asks_again = errand.often is not None
-            body = WholeBody(await reading.whole(source, answer.stream.aclose, asks_again=asks_again))
+            data = await reading.whole(source, answer.stream.aclose, asks_again=asks_again)
             if again is None or not again.is_wanted:
-                return _answered(request, answer, body, is_decoded=is_decoded)
+                return _answered(request, answer, data, is_decoded=is_decoded)
             return await self._ask_again(again, reading)
         joint = reading.joint(content_type)
         again = self._again(reading, errand, is_possible=joint is not None)
@@ -319,7 +294,7 @@ class TapTransport:
         if again is None:
             streamed = reading.streamed(source, answer.stream.aclose)
         else:
-            streamed = AskingBody(reading, again, joint, (source, answer.stream.aclose))
+            streamed = AskingBody(reading, again, joint, source, answer.stream.aclose)
         with self._lock:
             self._bodies.add(streamed)
         return _answered(request, answer, streamed, is_decoded=is_decoded)
@@ -342,15 +317,14 @@ class TapTransport:
 
     async def _ask_again(self, again: Again, reading: Reading) -> Any:
         """The model's next answer, in the place of one that was not streamed."""
-        error: BaseException | None = None
         try:
             with raised_once(reading.provider):
-                return await again.answer()
-        except BaseException as broken:
-            error = broken
-            raise
-        finally:
+                answer = await again.answer()
+        except BaseException as error:
             await reading.tell_end(error)
+            raise
+        await reading.tell_end(None)
+        return answer
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop, and with them the streams that are still read."""
@@ -401,9 +375,9 @@ class TapTransport:
         for body in bodies:
             await body.aclose()
 
-    def _patience(self, request: Any) -> Patience:
+    def _patience(self, request: Any) -> _Patience:
         own, common = self._settings, self._engine.settings
-        return Patience(
+        return _Patience(
             common.first_byte if own.first_byte is None else own.first_byte,
             common.idle if own.idle is None else own.idle,
             partial(library_of(request).ReadTimeout, request=request),
@@ -416,52 +390,54 @@ class TapTransport:
         stated = provider_of(self._settings.wire)
         return stated if request.method == "POST" or stated.is_at(request.url.path, request.method) else None
 
-    async def _take_up(self, errand: _Errand, exchange: Exchange) -> Any:
-        """The answer that the provider has kept for a request that was sent before; if it has none, the request is sent."""
-        request, path = errand.request, exchange.kept_at
+    async def _take_up(self, errand: _Errand, exchange: Exchange, half: Half) -> Any:
+        """The answer of which an earlier attempt of the run has read the beginning.
+
+        The provider may have kept it, or write the rest; else the model is asked again.
+        """
+        request, provider, asked = errand.request, exchange.provider, exchange.asked
+        path = None if half.answer_id is None else provider.kept_at(asked, half.answer_id)
         if path is not None:
             url = request.url.copy_with(path=path).copy_merge_params({"stream": "true"})
             headers = {name: value for name, value in request.headers.items() if not name.startswith("content-")}
             library = library_of(request)
             answer = await errand.send(library.Request("GET", url, headers=headers, extensions=request.extensions))
-            if exchange.provider.answer_kind(
-                exchange.asked, answer.status_code, answer.headers.get("content-type", "")
-            ):
+            if provider.answer_kind(asked, answer.status_code, answer.headers.get("content-type", "")):
                 return answer
             logger.warning("%s has no answer any more (%s): the model is asked again", path, answer.status_code)
             await answer.stream.aclose()
-        if exchange.rest is not None:
-            beginning, asked = exchange.rest
-            answer = await self._send(errand.send, request, exchange._replace(asked=asked), errand.place)
+        if half.checkpoint is not None:
+            rest = provider.from_checkpoint(asked, half.checkpoint)
+            answer = await self._send(errand, exchange._replace(asked=rest))
             codings = codings_in(answer.headers.get("content-encoding", ""))
             if answer.status_code == _OK and can_decode(library_of(request), codings):
                 source = decoded(answer, answer.stream) if codings else answer.stream
-                body = RestBody(beginning, source, answer.stream.aclose)
+                body = PassedBody(source, answer.stream.aclose, half.body)
                 return _answered(request, answer, body, is_decoded=bool(codings))
             logger.warning("the rest of an answer cannot be had (%s): the model is asked again", answer.status_code)
             await answer.stream.aclose()
-        return await self._send(errand.send, request, exchange, errand.place)
+        return await self._send(errand, exchange)
 
-    async def _send(self, send: _Send, request: Any, exchange: Exchange, place: Place) -> Any:
+    async def _send(self, errand: _Errand, exchange: Exchange) -> Any:
         """Sends the request as it is to reach the provider."""
-        provider = exchange.provider
-        if _has_aws_signature(request):
-            return await send(request)
+        provider, place = exchange.provider, errand.place
+        if _has_aws_signature(errand.request):
+            return await errand.send(errand.request)
         asked = await self._with_signatures(provider, exchange.asked, place.run)
         # A request for the rest of an answer says what the one before said.
         refusals = untold_refusals(provider, asked, place) if exchange.rest_of is None else exchange.noted
         told = tell(provider, asked, refusals, place.run, self._tapping.lone)
-        answer = await self._send_asking(send, request, provider, told.request, place)
+        answer = await self._send_asking(errand, provider, told.request)
         if answer.status_code == _OK:
             told.mark(place.run)  # not before: the SDK may try again
             exchange.noted[:] = told.noted
         return answer
 
-    async def _send_asking(self, send: _Send, request: Any, provider: Provider, asked: Request, place: Place) -> Any:
+    async def _send_asking(self, errand: _Errand, provider: Provider, asked: Request) -> Any:
         """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
-        sent = asked
+        send, request, sent = errand.send, errand.request, asked
         if self._settings.stream_arguments:
-            asks = self._tapping.asks(place.model_call)
+            asks = self._tapping.asks(errand.place.model_call)
             sent = self._asking.add_to(asked, provider, asks, request.url, by_beta=self._settings.bedrock_beta)
         answer = await send(_with_body(request, sent.body))
         if sent is asked:
@@ -482,22 +458,20 @@ class TapTransport:
             if asking.is_accepted(url) or status != _OK or not content_type.startswith("text/event-stream"):
                 return answer, False
             # The first answer of a place: its first bytes may be an error that other servers have a status for.
-            begun = BegunBody(answer.stream)
-            first = await begun.first()
+            chunks: AsyncIterator[bytes] = aiter(answer.stream)
+            first = await anext(chunks, b"")
             if b"error" in first[:_ERROR_WITHIN] and names_field(provider, decoded_bytes(answer, first)):
                 await answer.stream.aclose()
                 return answer, True
             asking.accept(url)
+            begun = PassedBody(chunks, answer.stream.aclose, first)
             return _answered(request, answer, begun, is_decoded=False), False
-        body = await self._read_error(answer)
-        is_refused = names_field(provider, decoded_bytes(answer, body)) or asking.may_be_signed(url, status)
-        return _answered(request, answer, WholeBody(body), is_decoded=False), is_refused
-
-    async def _read_error(self, answer: Any) -> bytes:
         try:
-            return b"".join([data async for data in answer.stream])
+            body = b"".join([data async for data in answer.stream])
         finally:
             await answer.stream.aclose()
+        is_refused = names_field(provider, decoded_bytes(answer, body)) or asking.may_be_signed(url, status)
+        return _answered(request, answer, body, is_decoded=False), is_refused
 
     async def _with_signatures(self, provider: Provider, asked: Request, run: Run | None) -> Request:
         if not provider.signs_calls or not self._settings.repair_gemini_signatures:
@@ -548,14 +522,12 @@ async def _send_traced(inner: Any, request: Any) -> Any:
     return await inner.handle_async_request(request)
 
 
-def _answered(
-    request: Any, answer: Any, body: TappedBody | AskingBody | WholeBody | BegunBody | RestBody, *, is_decoded: bool
-) -> Any:
+def _answered(request: Any, answer: Any, body: Body | bytes, *, is_decoded: bool) -> Any:
     """The answer with another body."""
     library = library_of(request)
     headers = answer.headers.copy()
     headers.pop("content-length", None)
     if is_decoded:
         headers.pop("content-encoding", None)
-    stream = stream_of(library, body)
+    stream = library.ByteStream(body) if isinstance(body, bytes) else stream_of(library, body)
     return library.Response(answer.status_code, headers=headers, stream=stream, extensions=answer.extensions)

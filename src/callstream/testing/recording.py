@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from callstream.errors import UsageError
-from callstream.tap.pools import Pools, library_of
+from callstream.tap.library import Pools, library_of
 from callstream.testing.encoders import ENCODERS
 from callstream.testing.httpserver import Frame, HttpAnswer, HttpServer, ReceivedRequest
 from callstream.testing.provider import ProviderServer, Route, base_path, wire_of

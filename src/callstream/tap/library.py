@@ -1,27 +1,25 @@
-"""Connection pools for the tap: one for each running event loop, library and proxy.
-
-A pool belongs to the loop that opened its connections, so each loop gets its own. Requests of sync clients that the tap
-reads are sent from an event loop too; what it does not read goes through the library's own sync pools. The environment's
-proxies count, as they would without a transport of one's own. Async requests of plain HTTP/1.1 have transports of the
-tap's own, which cost less; see ``direct``.
-"""
+"""What the tap needs of the library that a request belongs to, httpx or httpx2: pools of connections, and bodies to read."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import ipaddress
+import os
 import socket
 import sys
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterable
-from functools import partial
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from functools import cache, partial
 from types import ModuleType
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary, finalize
 
 from callstream.hooks.dispatch import HookThread
+from callstream.runtime.ownloop import finish_in, run_in
+from callstream.tap.again import AskingBody
+from callstream.tap.body import TappedBody
 
 _Transports: TypeAlias = dict[tuple[str, str | None, bool], Any]
 """By the library, the proxy, and whether they are the tap's own."""
@@ -40,6 +38,13 @@ def load_core(library: ModuleType) -> None:
     then nothing can be imported any more.
     """
     importlib.import_module(_CORES[library.__name__])
+
+
+# -- connection pools: one for each running event loop, library and proxy ---------------------------------------------
+# A pool belongs to the loop that opened its connections, so each loop gets its own. Requests of sync clients that the tap
+# reads are sent from an event loop too; what it does not read goes through the library's own sync pools. The environment's
+# proxies count, as they would without a transport of one's own. Async requests of plain HTTP/1.1 have transports of the
+# tap's own, which cost less; see ``http1``.
 
 
 class Pools:
@@ -162,8 +167,169 @@ def _direct(library: ModuleType, options: dict[str, Any]) -> Any:
     return DirectTransport(library, options)
 
 
-# A sync transport that a program wants wrapped, used from an event loop: in a thread for each request.
-#
+# -- bodies: one kind of stream, for async and for sync clients ----------------------------------------------------------
+# A sync client reads in any thread. Each step is done on the event loop of the body, which another thread runs.
+
+
+class Body(Protocol):
+    """``reader`` stays in use until all is read."""
+
+    def chunks(self, reader: object) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class PassedBody:
+    """A body that is passed on as it is: the beginning that was read already, and the rest."""
+
+    def __init__(
+        self, rest: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], beginning: bytes = b""
+    ) -> None:
+        self._beginning = beginning
+        self._rest = rest
+        self._close = close
+
+    async def chunks(self, reader: object) -> AsyncIterator[bytes]:
+        if self._beginning:
+            yield self._beginning
+        async for data in self._rest:
+            yield data
+
+    async def aclose(self) -> None:
+        await self._close()
+
+
+def stream_of(library: ModuleType, body: Body) -> Any:
+    """The body as a stream of the library, made on the loop of the body."""
+    return _stream_class(library)(body)
+
+
+class BodyStream:
+    """What reads a body, async or in any thread. Made on the loop of the body."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
+        self._abandoned: finalize[..., Any] | None = None
+        if isinstance(body, TappedBody | AskingBody):
+            self._abandoned = finalize(self, body.abandon)
+            self._abandoned.atexit = False
+
+    def deliver_to(self, push: Callable[[bytes], bool]) -> None:
+        """See ``Delivering``. To be called before iterating."""
+        if isinstance(self._body, TappedBody):
+            self._body.deliver_to(push)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._body.chunks(self)
+
+    async def aclose(self) -> None:
+        self._is_closed()
+        await self._body.aclose()
+
+    def _is_closed(self) -> None:
+        """Whatever held the body for the case that it is never closed need not hold it any more."""
+        if self._abandoned is not None:
+            self._abandoned.detach()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return _Chunks(self._loop, self._body.chunks(self))
+
+    def close(self) -> None:
+        if os.getpid() == self._process:  # else it was forked, and the loop runs in the parent only
+            self._is_closed()
+            finish_in(self._loop, self._body.aclose)
+
+
+@cache
+def _stream_class(library: ModuleType) -> Any:
+    class _LibraryBodyStream(BodyStream, library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
+        """What the library takes for a stream of its own."""
+
+    return _LibraryBodyStream
+
+
+class _Chunks:
+    """Not a generator: one that is not read to its end would be closed wherever garbage is collected, and wait there."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, chunks: AsyncIterator[bytes]) -> None:
+        self._loop = loop
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        data = run_in(self._loop, self._next)
+        if data is None:
+            raise StopIteration
+        return data
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._chunks, None)
+
+
+# -- content codings: the tap asks for none, and has what comes anyway decoded by the HTTP library -----------------------
+# One read may hold a thousand times its size then. That is bearable, because a provider is no attacker; what is held of a
+# stream and of a whole answer is limited after decoding (``Limits``).
+
+
+def codings_in(header: str) -> list[str]:
+    """What a Content-Encoding names, in lower case; ``identity`` is nothing to be undone."""
+    named = [coding.strip().lower() for coding in header.split(",")]
+    return [coding for coding in named if coding not in ("", "identity")]
+
+
+def can_decode(library: ModuleType, codings: list[str]) -> bool:
+    return _codings_of(library).issuperset(codings)
+
+
+def decoded(answer: Any, stream: Any) -> AsyncIterator[bytes]:
+    """The stream of an answer without its coding."""
+    library = library_of(answer)
+    body = stream_of(library, PassedBody(_from_two_bytes(stream), stream.aclose))
+    pieces: AsyncIterator[bytes] = library.Response(200, headers=_coding_of(answer), stream=body).aiter_bytes()
+    return pieces
+
+
+async def _from_two_bytes(stream: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The first piece has two bytes at least: by these httpx distinguishes zlib's deflate from raw deflate."""
+    first: bytes | None = b""
+    async for data in stream:
+        if first is not None:
+            data = first = first + data
+            if len(first) < 2:
+                continue
+            first = None
+        yield data
+    if first:
+        yield first
+
+
+def decoded_bytes(answer: Any, data: bytes) -> bytes:
+    """The beginning of an answer's body without its coding, as far as it can be decoded."""
+    library = library_of(answer)
+    pieces: list[bytes] = []
+    try:
+        pieces.extend(library.Response(200, headers=_coding_of(answer), stream=library.ByteStream(data)).iter_bytes())
+    except library.DecodingError:
+        pass  # for the SDK to raise
+    return b"".join(pieces)
+
+
+def _coding_of(answer: Any) -> dict[str, str]:
+    return {"content-encoding": answer.headers.get("content-encoding", "")}
+
+
+@cache
+def _codings_of(library: ModuleType) -> set[str]:
+    """What the library can decode depends on the packages that are installed; a client says it with each request."""
+    client = library.Client(transport=library.MockTransport(lambda request: None), trust_env=False)
+    return set(codings_in(client.headers["accept-encoding"]))
+
+
+# -- a sync transport that a program wants wrapped, used from an event loop: in a thread for each request ----------------
 # All that is done for one request is done by its thread, one thing after another. A thread that waits for bytes cannot be
 # cancelled. So to close a response that is being read, its socket is shut down; where the transport shows no socket, or
 # shares it (HTTP/2), the response is closed as soon as the wait is over, and that is not waited for.
