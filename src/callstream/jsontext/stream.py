@@ -56,7 +56,7 @@ NOTHING = object()
 """In the place of a child, where none is being written."""
 
 
-class OpenDocument:
+class _OpenDocument:
     """A place that values stand in, here the outermost one. ``items`` are the finished values in it."""
 
     __slots__ = ("items", "key", "path")
@@ -93,7 +93,7 @@ class _Copy:
         self.child = child
 
 
-class OpenContainer(OpenDocument):
+class _OpenContainer(_OpenDocument):
     """An open array or object, shown as a copy that never changes while a reader holds it.
 
     Copying every item at every look would be quadratic. So the last two copies are kept, and the older one, once no reader
@@ -143,7 +143,7 @@ class OpenContainer(OpenDocument):
         """Adds what was finished since the copy was made."""
 
 
-class OpenArray(OpenContainer):
+class _OpenArray(_OpenContainer):
     __slots__ = ()
 
     def __init__(self, path: Path) -> None:
@@ -163,7 +163,7 @@ class OpenArray(OpenContainer):
         copy.items += self.items[copy.count :]
 
 
-class OpenObject(OpenContainer):
+class _OpenObject(_OpenContainer):
     """``key`` is that of the member being written."""
 
     __slots__ = ()
@@ -191,7 +191,7 @@ class OpenObject(OpenContainer):
             copy.items[key] = self.items[key]
 
 
-class GrowingText:
+class _GrowingText:
     """Text that grows by ``pieces`` and may be read at any time.
 
     Reading goes on from the text that was read before last: CPython's ``+=`` grows a string in place where nothing else
@@ -243,7 +243,7 @@ _IN_KEY = _State("the rest of a key")
 _IN_STRING = _State("the rest of a string")
 _IN_NUMBER = _State("the rest of an array or object")
 _END = _State("nothing but white space")
-_AFTER_VALUE = {OpenDocument: _END, OpenArray: _AFTER_ITEM, OpenObject: _AFTER_MEMBER}
+_AFTER_VALUE = {_OpenDocument: _END, _OpenArray: _AFTER_ITEM, _OpenObject: _AFTER_MEMBER}
 
 
 _LITERALS: dict[str, tuple[str, bool | None]] = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
@@ -292,10 +292,10 @@ class JsonStream:
         self._unique_names = unique_names
         self._error: WireError | None = None
         self._state = _VALUE
-        self._top = OpenDocument((), [])  # the innermost place that is open
-        self._outer: list[OpenDocument] = []  # the places around it
+        self._top = _OpenDocument((), [])  # the innermost place that is open
+        self._outer: list[_OpenDocument] = []  # the places around it
         self._path: Path = ()  # of the string or number being read
-        self._text = GrowingText()  # of the string, key or number being read
+        self._text = _GrowingText()  # of the string, key or number being read
         self._held = ""  # half an escape or literal
         self._length = 0  # of all text so far
         self._start = 0  # where in the document the text of this feed begins, held text included
@@ -396,9 +396,9 @@ class JsonStream:
         path = self._top.next_path()
         self._outer.append(self._top)
         if text[index] == "{":
-            self._top, self._state = OpenObject(path), _FIRST_KEY
+            self._top, self._state = _OpenObject(path), _FIRST_KEY
         else:
-            self._top, self._state = OpenArray(path), _FIRST_ITEM
+            self._top, self._state = _OpenArray(path), _FIRST_ITEM
         self._changes.append(Change(path, "open", self._top.items.copy()))
         return index + 1
 

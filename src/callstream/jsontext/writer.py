@@ -53,12 +53,12 @@ class JsonWriter:
         self._gaps = 0
         self._dialect = ""
         self._grown: Any = None  # what grow() was given last, while something of it may be held back
-        self._root = Branch(())
-        self._root.state = State.OPEN
+        self._root = _Branch(())
+        self._root.state = _State.OPEN
         self._stack = [self._root]
-        self._single: Leaf | None = None  # the document itself, where that is not a container
+        self._single: _Leaf | None = None  # the document itself, where that is not a container
         self._late: dict[Node, None] = {}
-        self._open: Leaf | None = None
+        self._open: _Leaf | None = None
         self._open_path: Path | None = None
         self._open_text = bytearray()
 
@@ -143,29 +143,29 @@ class JsonWriter:
     def _place(self, path: Path, value: Piece, more: bool) -> Node:
         """Puts the value into the tree and makes it wait for its turn, or notes that its turn is over."""
         node: Node | None = self._single or self._root
-        trail: list[Branch] = []
+        trail: list[_Branch] = []
         late = False
         for depth, step in enumerate(path):
             if node is None:
-                node = trail[-1].children[path[depth - 1]] = Branch(path[:depth])
+                node = trail[-1].children[path[depth - 1]] = _Branch(path[:depth])
             indexed = isinstance(step, int)
-            if isinstance(node, Leaf) or (node.array is not None and node.array is not indexed):
+            if isinstance(node, _Leaf) or (node.array is not None and node.array is not indexed):
                 raise WireError(f"{format_path(path)} goes into {format_path(node.path)}, which holds {shown(node)}")
             node.array = indexed
-            late = late or node.state is State.CLOSED
+            late = late or node.state is _State.CLOSED
             trail.append(node)
             node = node.children.get(step)
         if value is EMPTY:
-            if isinstance(node, Leaf):
+            if isinstance(node, _Leaf):
                 node.done = True
                 return node
             if node is None:
-                node = trail[-1].children[path[-1]] = Branch(path)
+                node = trail[-1].children[path[-1]] = _Branch(path)
             node.declared = True
         else:
             if node is None:
-                node = trail[-1].children[path[-1]] = Leaf(path)
-            if isinstance(node, Branch):
+                node = trail[-1].children[path[-1]] = _Leaf(path)
+            if isinstance(node, _Branch):
                 raise WireError(f"{format_path(path)} is given {value!r:.80}, but holds {shown(node)}")
             node.assign(value, more)
         if late or node.stale:
@@ -174,24 +174,24 @@ class JsonWriter:
             self._queue(node, trail)
         return node
 
-    def _place_empty(self, path: Path, array: bool) -> Branch:
+    def _place_empty(self, path: Path, array: bool) -> _Branch:
         branch = self._place(path, EMPTY, False)
-        assert isinstance(branch, Branch), "nothing else stands where nothing was"
+        assert isinstance(branch, _Branch), "nothing else stands where nothing was"
         branch.array = array
         return branch
 
     def _place_single(self, value: str | float | None, more: bool) -> None:
         if self._root.children or self._single is not None:
             raise WireError(f"$ is given {value!r:.80}, but holds {shown(self._single or self._root)}")
-        self._single = Leaf(())
+        self._single = _Leaf(())
         self._single.assign(value, more)
         self._root.waiting[0] = self._single
 
-    def _queue(self, node: Node, trail: list[Branch]) -> None:
+    def _queue(self, node: Node, trail: list[_Branch]) -> None:
         child = node
         for parent in reversed(trail):
             step = child.path[-1]
-            if child.state is not State.UNWRITTEN or step in parent.waiting:
+            if child.state is not _State.UNWRITTEN or step in parent.waiting:
                 break
             if parent.array and step != parent.count:
                 self._late[node] = None  # unless the items before it come
@@ -216,7 +216,7 @@ class JsonWriter:
             self._put(stack[-1], out)
         return "".join(out)
 
-    def _put(self, branch: Branch, out: list[str]) -> None:
+    def _put(self, branch: _Branch, out: list[str]) -> None:
         """Writes the next child that waits in a container: a leaf as far as it goes, of a container its place alone."""
         step = next(iter(branch.waiting))
         node = branch.waiting.pop(step)
@@ -225,20 +225,20 @@ class JsonWriter:
         branch.count += 1
         if branch.array:
             follower = branch.children.get(branch.count)
-            if isinstance(follower, Leaf) or (follower is not None and (follower.waiting or follower.declared)):
+            if isinstance(follower, _Leaf) or (follower is not None and (follower.waiting or follower.declared)):
                 branch.waiting[branch.count] = follower
-        if isinstance(node, Branch):
-            node.state = State.OPEN
+        if isinstance(node, _Branch):
+            node.state = _State.OPEN
             self._stack.append(node)
         elif not isinstance(node.value, str) and not node.done:
-            node.state = State.OPEN
+            node.state = _State.OPEN
             self._open, self._open_path, self._open_text = node, node.path, node.value
             out.append(label(branch, step) + node.text()[:-1])
         else:
-            node.state = State.CLOSED
+            node.state = _State.CLOSED
             out.append(label(branch, step) + node.text())
 
-    def _bracket(self, branch: Branch, out: list[str]) -> None:
+    def _bracket(self, branch: _Branch, out: list[str]) -> None:
         """Opens a container in the text, as late as possible: an empty one may still turn out to be an array."""
         branch.bracketed = True
         if branch.path:
@@ -250,16 +250,16 @@ class JsonWriter:
         if not branch.bracketed:
             self._bracket(branch, out)
         out.append("]" if self._is_array(branch) else "}")
-        branch.state = State.CLOSED
+        branch.state = _State.CLOSED
         self._stack.pop()
 
     def _finish(self) -> str:
         assert self._open is not None
-        self._open.state = State.CLOSED
+        self._open.state = _State.CLOSED
         self._open = self._open_path = None
         return '"' + self._flush()
 
-    def _is_array(self, branch: Branch) -> bool:
+    def _is_array(self, branch: _Branch) -> bool:
         return wants_array(self._schema, branch.path) if branch.array is None else branch.array
 
     # -- late values ---------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class JsonWriter:
         stack = self._stack
         deepest = len(stack) - 1
         for node in self._late:
-            if node.state is not State.UNWRITTEN and not node.stale:
+            if node.state is not _State.UNWRITTEN and not node.stale:
                 continue
             path, depth = node.path, 0
             while depth + 1 < len(stack) and stack[depth + 1].path[-1] == path[depth]:
@@ -289,7 +289,7 @@ class JsonWriter:
             self._bracket(branch, out)
         self._dump(branch, range(branch.count, max(steps) + 1) if branch.array else steps, out)  # type: ignore[operator]
 
-    def _dump(self, branch: Branch, steps: Iterable[str | int], out: list[str]) -> None:
+    def _dump(self, branch: _Branch, steps: Iterable[str | int], out: list[str]) -> None:
         """Writes children whole, whatever the text already holds of them."""
         for step in steps:
             branch.count += 1
@@ -301,7 +301,7 @@ class JsonWriter:
                     where = format_path(branch.path)
                     raise WireError(f"expected at most {self._max_items} missing items, more in {where}")
                 out.append("null")
-            elif isinstance(node, Leaf):
+            elif isinstance(node, _Leaf):
                 out.append(node.text())
             else:
                 array, node.count, inner = self._is_array(node), 0, node.children
@@ -319,23 +319,23 @@ class JsonWriter:
             # Half a number looks like a number, and null may stand for what is not there yet.
             held = more and not isinstance(value, str | bool)
             return "" if held else self._write(path, value, more)
-        if isinstance(node, Branch):
+        if isinstance(node, _Branch):
             raise _changed(node, path, value)
         if not isinstance(value, str):
             if node.value != literal(value):
                 raise _changed(node, path, value)
             return ""
         known = node.string()
-        if value == known and (more or node.state is State.CLOSED):
+        if value == known and (more or node.state is _State.CLOSED):
             return ""
-        if known is None or node.state is State.CLOSED or not value.startswith(known):
+        if known is None or node.state is _State.CLOSED or not value.startswith(known):
             raise _changed(node, path, value)
         return self._write(path, value[len(known) :], more)
 
     def _extend_container(self, node: Node | None, path: Path, value: Any, more: bool) -> str:
         self._check(path)
         array = isinstance(value, list)
-        if isinstance(node, Leaf) or (node is not None and node.array not in (None, array)):
+        if isinstance(node, _Leaf) or (node is not None and node.array not in (None, array)):
             raise _changed(node, path, value)
         out: list[str] = []
         if node is None and not value:
@@ -352,7 +352,7 @@ class JsonWriter:
             raise _changed(known[lost], (*path, lost), EMPTY)
         for number, step in enumerate(steps, 1):
             place, child = (*path, step), known.get(step)
-            if child is None and node is not None and node.state is State.CLOSED:
+            if child is None and node is not None and node.state is _State.CLOSED:
                 raise _changed(None, place, value[step])
             out.append(self._extend(child, place, value[step], more and number == len(steps)))
         return "".join(out)
@@ -370,20 +370,20 @@ def _changed(node: Node | None, path: Path, value: Any) -> WireError:
 # A node knows its path and how much of it the text holds; who puts nodes into the text, and when, is the writer's affair.
 
 
-class State(Enum):
+class _State(Enum):
     UNWRITTEN = 0
     OPEN = 1
     CLOSED = 2
 
 
-class Leaf:
+class _Leaf:
     """A string (as UTF-8) or a scalar (its literal). ``stale``: the text holds an older value."""
 
     __slots__ = ("done", "path", "stale", "state", "value")
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.state = State.UNWRITTEN
+        self.state = _State.UNWRITTEN
         self.value: bytearray | str = ""
         self.done = False
         self.stale = False
@@ -400,7 +400,7 @@ class Leaf:
                 changed = value != ""
             self.value += utf8(value)
         self.done = not more
-        self.stale = self.stale or (changed and self.state is State.CLOSED)
+        self.stale = self.stale or (changed and self.state is _State.CLOSED)
 
     def string(self) -> str | None:
         return None if isinstance(self.value, str) else from_utf8(self.value)
@@ -409,7 +409,7 @@ class Leaf:
         return self.value if isinstance(self.value, str) else f'"{escape(from_utf8(self.value))}"'
 
 
-class Branch:
+class _Branch:
     """A container. ``array`` is None until something says what it is; ``count`` members are in the text.
 
     ``waiting`` holds the children that are to be written next, in order of arrival: of an array at most the next item.
@@ -430,7 +430,7 @@ class Branch:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.state = State.UNWRITTEN
+        self.state = _State.UNWRITTEN
         self.array: bool | None = None
         self.bracketed = False
         self.declared = False
@@ -439,7 +439,7 @@ class Branch:
         self.waiting: dict[str | int, Node] = {}
 
 
-Node: TypeAlias = Leaf | Branch
+Node: TypeAlias = _Leaf | _Branch
 
 
 def escape(text: str) -> str:
@@ -448,7 +448,7 @@ def escape(text: str) -> str:
     return escaped if escaped.isascii() else escape_surrogates(escaped)
 
 
-def label(branch: Branch, step: str | int) -> str:
+def label(branch: _Branch, step: str | int) -> str:
     """What stands before a child that ``branch.count`` counts already: a comma, a name."""
     comma = "," if branch.count > 1 else ""
     return f'{comma}"{escape(step)}":' if isinstance(step, str) else comma
@@ -472,6 +472,6 @@ def shown(node: Node | None) -> str:
     """What a node holds, for an error message."""
     if node is None:
         return "nothing"
-    if isinstance(node, Leaf):
+    if isinstance(node, _Leaf):
         return f"{node.text():.80}"
     return "an array" if node.array else "an object"

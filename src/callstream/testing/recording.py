@@ -188,7 +188,7 @@ class _Keeping:
 
 @cache
 def _stream_class(library: ModuleType) -> Any:
-    class KeptStream(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
+    class _KeptStream(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
         """What the library reads a recorded body by."""
 
         def __init__(self, keeping: _Keeping) -> None:
@@ -208,7 +208,7 @@ def _stream_class(library: ModuleType) -> Any:
             await self._keeping.stream.aclose()
             self._keeping.write(complete=False)
 
-    return KeptStream
+    return _KeptStream
 
 
 def _json(body: bytes) -> Any:

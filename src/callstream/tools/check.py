@@ -120,9 +120,10 @@ def show(value: Any) -> str:
 #
 # ``Judge`` is fed a value in the order of its text: ``begin``, ``append`` for strings, what is inside, ``end``.
 # ``faults`` grows by what is certain, so it says nothing that the rest of the document could turn; at the end of the root it
-# is the verdict. Why that holds: every schema that applies to a value has one ``SchemaVerdict`` there. It fails by a keyword
-# that is decided by what has come (a type by the first character, a maximum by one too many), or because one that it needs
-# has failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contains`` are decided when their value ends.
+# is the verdict. Why that holds: every schema that applies to a value has one ``_SchemaVerdict`` there. It fails by a
+# keyword that is decided by what has come (a type by the first character, a maximum by one too many), or because one that
+# it needs has failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contains`` are decided when their
+# value ends.
 #
 # One value has one verdict per schema, however many lead to it, so the work is linear in the document for any schema.
 #
@@ -164,7 +165,7 @@ class Judge:
         self.outline = outline
         self.formats = formats
         self.faults: list[Fault] = []
-        self._frames: list[ValueFrame] = []
+        self._frames: list[_ValueFrame] = []
 
     def begin(self, step: str | int | None, kind: str, got: str) -> None:
         """A value begins: the root (``step`` is None), or a member or an item of the open container.
@@ -172,11 +173,11 @@ class Judge:
         ``kind`` is its type by the words of JSON Schema, where integers are numbers; ``got`` names it in sentences.
         """
         if step is None or not self._frames:
-            frame = ValueFrame(self, (), kind, got)
+            frame = _ValueFrame(self, (), kind, got)
             frame.check(self.root, self._on_root_verdict)
         else:
             parent = self._frames[-1]
-            frame = ValueFrame(self, (*parent.path, step), kind, got)
+            frame = _ValueFrame(self, (*parent.path, step), kind, got)
             parent.begin_child(step, frame)
         self._frames.append(frame)
         for check in frame.list_checks():
@@ -216,7 +217,7 @@ class Judge:
             self.faults += [fault for fault in faults or () if fault not in self.faults]
 
 
-class ValueFrame:
+class _ValueFrame:
     """One value that is open: what has come of it, and a check for each schema that applies to it."""
 
     __slots__ = ("_checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
@@ -231,13 +232,13 @@ class ValueFrame:
         self.length = 0
         self.text: str | None = ""
         self.seen: set[Any] = set()
-        self._checks: dict[int, SchemaVerdict] = {}
+        self._checks: dict[int, _SchemaVerdict] = {}
 
-    def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> SchemaVerdict:
+    def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> _SchemaVerdict:
         """The check of that schema, with one more listener."""
         found = self._checks.get(id(schema))
         if found is None:
-            found = self._checks[id(schema)] = SchemaVerdict(self, schema)
+            found = self._checks[id(schema)] = _SchemaVerdict(self, schema)
             found.listeners.append(on_verdict)
             if nested < _MAX_NESTED:
                 found.expand(nested + 1)
@@ -247,10 +248,10 @@ class ValueFrame:
             found.listeners.append(on_verdict)
         return found
 
-    def list_checks(self) -> list[SchemaVerdict]:
+    def list_checks(self) -> list[_SchemaVerdict]:
         return list(self._checks.values())
 
-    def begin_child(self, step: str | int, child: ValueFrame) -> None:
+    def begin_child(self, step: str | int, child: _ValueFrame) -> None:
         self.count += 1
         if isinstance(step, str):
             self.names.add(step)
@@ -277,7 +278,7 @@ class ValueFrame:
                 check.append()
 
 
-class SchemaVerdict:
+class _SchemaVerdict:
     """One schema at one value. ``fits`` is None while that is open."""
 
     __slots__ = (
@@ -296,7 +297,7 @@ class SchemaVerdict:
         "watches_text",
     )
 
-    def __init__(self, frame: ValueFrame, schema: Any) -> None:
+    def __init__(self, frame: _ValueFrame, schema: Any) -> None:
         self._frame = frame
         self._schema: dict[str, Any] = schema if isinstance(schema, dict) else {}
         if frame.judge.outline:
@@ -308,7 +309,7 @@ class SchemaVerdict:
         self.is_expanding = False
         self.wants_unique = self._schema.get("uniqueItems") is True
         self.watches_text = False
-        self._subs: list[SchemaVerdict] = []
+        self._subs: list[_SchemaVerdict] = []
         self._then: list[Callable[[Any], None]] = []
         self._contained = 0
         self._decided = False
@@ -323,7 +324,7 @@ class SchemaVerdict:
         self.is_expanding = True
         schema, frame = self._schema, self._frame
 
-        def add(part: Any, on_verdict: OnVerdict) -> SchemaVerdict:
+        def add(part: Any, on_verdict: OnVerdict) -> _SchemaVerdict:
             self._subs.append(frame.check(part, on_verdict, nested))
             return self._subs[-1]
 
@@ -343,9 +344,9 @@ class SchemaVerdict:
         self.is_expanding = False
 
     def _expand_choice(
-        self, branches: list[Any], only_one: bool, add: Callable[[Any, OnVerdict], SchemaVerdict]
+        self, branches: list[Any], only_one: bool, add: Callable[[Any, OnVerdict], _SchemaVerdict]
     ) -> None:
-        checks: list[SchemaVerdict] = []
+        checks: list[_SchemaVerdict] = []
         has_failed = False
 
         def on_verdict(faults: list[Fault] | None) -> None:
@@ -367,9 +368,9 @@ class SchemaVerdict:
             checks.append(add(branch, on_verdict))
         self._then.append(decide)
 
-    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], SchemaVerdict]) -> None:
+    def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], _SchemaVerdict]) -> None:
         """``else`` counts from when ``if`` has failed, ``then`` when it has turned out to fit, at the end."""
-        parts: dict[str, SchemaVerdict] = {}
+        parts: dict[str, _SchemaVerdict] = {}
 
         def on_if(faults: list[Fault] | None) -> None:
             if faults is not None and "else" in parts and not parts["if"].has_failed_before(faults):
@@ -412,7 +413,7 @@ class SchemaVerdict:
             choices is not None or limit(self._schema, "maxLength") is not None
         )
 
-    def begin_child(self, step: str | int, child: ValueFrame) -> None:
+    def begin_child(self, step: str | int, child: _ValueFrame) -> None:
         """A member or an item begins."""
         if self._is_silent:
             return
@@ -492,7 +493,7 @@ class SchemaVerdict:
                 Fault(self._frame.path, f"an array with at most {most:g} items of that kind", f"more than {most:g}")
             )
 
-    def _exclude(self, excluded: SchemaVerdict) -> None:
+    def _exclude(self, excluded: _SchemaVerdict) -> None:
         if excluded.fits is True:
             self.fail(Fault(self._frame.path, "something that the schema does not exclude", self._frame.got))
 
@@ -587,7 +588,7 @@ def _ignore(faults: list[Fault] | None) -> None:
     """The verdict is asked for later."""
 
 
-def _merge(branches: list[list[Fault]], frame: ValueFrame) -> list[Fault]:
+def _merge(branches: list[list[Fault]], frame: _ValueFrame) -> list[Fault]:
     """The faults of a value that fits no branch. The branch that comes nearest is the one that was meant."""
     if all(faults[0].path == frame.path for faults in branches):
         expected = list(dict.fromkeys(faults[0].expected for faults in branches))

@@ -396,7 +396,7 @@ def _pydantic_fault(error: Mapping[str, Any]) -> Fault:
 # annotations in ``Annotated``, beside an object of pydantic's own protocol. To anything else they mean what they meant.
 
 
-class Explained:
+class _Explained:
     """Tells pydantic what a value is, and how it is made."""
 
     def __init__(self, annotation: Any, convert: Callable[[Any], Any]) -> None:
@@ -434,7 +434,7 @@ def _explain(annotation: Any) -> Any:
     if not any(map(_is_strange, parts_of(annotation))) or uses_pydantic(annotation):
         return annotation
     convert = converter(annotation)
-    return annotation if convert is None else Annotated[annotation, Explained(annotation, convert)]
+    return annotation if convert is None else Annotated[annotation, _Explained(annotation, convert)]
 
 
 def _is_strange(part: Any) -> bool:
