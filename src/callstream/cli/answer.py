@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from callstream import Callstream
 from callstream.calls import HAS_OUTCOME, Call, CallState
-from callstream.cli.options import Commands, add_json, add_server, add_source, journal_url, open_place
+from callstream.cli.options import Commands, add_json, add_server, add_source, place_of
 from callstream.cli.output import CommandError, Printer, misused
 from callstream.cli.sources import JournalSource, RecordSource, ServerClient, ServerSource, server_address
 from callstream.events import CallProgressed
@@ -106,7 +106,7 @@ async def _answer_question(options: argparse.Namespace, message: dict[str, Any],
     """Writes the answer into the journal, where the asking process looks for it."""
     if options.server is not None:
         raise misused("give --journal or --server, not both")
-    async with open_place(journal_url(options)) as journal:
+    async with place_of(options).open() as journal:
         call = await journal.call(options.call_id)
         if call is None:
             raise CommandError(f"the journal has no call {options.call_id}")

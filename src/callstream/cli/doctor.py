@@ -13,10 +13,7 @@ from callstream.cli.options import (
     add_env_file,
     add_journal,
     add_json,
-    archive_address,
-    hide_password,
-    journal_url,
-    open_place,
+    place_of,
 )
 from callstream.cli.output import CommandError, Printer, clean, count_of, size
 from callstream.cli.target import HELP, load_target
@@ -104,13 +101,13 @@ def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, 
 
 async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str, Any] | None:
     try:
-        url = journal_url(options)
+        place = place_of(options)
     except CommandError:
         if options.journal is not None:
             raise
         return None
     try:
-        async with open_place(url, archive=archive_address(options)) as journal:
+        async with place.open() as journal:
             stats = await journal.stats()
             try:
                 await journal.check_archive()
@@ -118,11 +115,11 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
                 problems.append(str(error))
     except (CommandError, CallstreamError) as error:
         problems.append(str(error) if isinstance(error, CommandError | JournalError) else f"the journal: {error}")
-        return {"url": hide_password(url)}
+        return {"url": str(place)}
     stats["live_writers"] -= 1  # this command itself
     if stats["orphaned_runs"]:
         problems.append(f"{count_of(stats['orphaned_runs'], 'run')} left open by a dead process; run callstream sweep")
-    return {"url": hide_password(url), **stats}
+    return {"url": str(place), **stats}
 
 
 def _tell(found: dict[str, Any], out: Printer) -> None:

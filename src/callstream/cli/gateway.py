@@ -8,16 +8,13 @@ import os
 
 from callstream import Callstream
 from callstream.cli.options import (
-    DEFAULT_FILE,
     LOOPBACK,
     Commands,
     add_address,
     add_housekeeping,
     add_journal,
-    archive_address,
-    hide_password,
     housekeeping_of,
-    journal_url,
+    place_of,
     seconds_or_none,
 )
 from callstream.cli.output import Printer, misused
@@ -91,14 +88,13 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
             f"anyone who can reach {options.host} could use this gateway and read every run; give --auth, or --open if "
             "something in front of it checks who asks"
         )
-    url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
-    out.note(f"journal: {hide_password(url)}")
+    place = place_of(options, may_be_new=True)
+    out.note(f"journal: {place}")
     guards = [_guard(text) for text in options.guard or ()]
     settings = GatewaySettings(linger=options.linger)
     # What clients may come back for goes when its run is compacted.
     housekeeping = housekeeping_of(options, compact_after=settings.window)
-    archive = archive_address(options)
-    journal = open_journal(url, gather_seconds=GATHER_SECONDS, housekeeping=housekeeping, archive=archive)
+    journal = open_journal(place.url, gather_seconds=GATHER_SECONDS, housekeeping=housekeeping, archive=place.archive)
     callstream = Callstream(journal, guards=guards)
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)

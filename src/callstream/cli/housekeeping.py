@@ -13,15 +13,14 @@ from datetime import datetime
 
 from callstream.cli.options import (
     Commands,
+    Place,
     add_archive,
     add_journal,
     add_json,
     age,
     archive_address,
     check_url,
-    hide_password,
-    journal_url,
-    open_place,
+    place_of,
     refuse_secret,
 )
 from callstream.cli.output import FAILED, CommandError, Printer, Ticker, clean, count_of, misused, moment, size
@@ -113,25 +112,24 @@ def add_to(commands: Commands) -> None:
 
 
 async def migrate(options: argparse.Namespace, out: Printer) -> int:
-    url = journal_url(options)
-    if url.startswith("memory:"):
+    place = place_of(options)
+    if place.url.startswith("memory:"):
         raise misused("a journal in memory has nothing to migrate")
-    async with open_place(url, must_exist=False, migrate=True, archive=archive_address(options)) as journal:
+    async with place.open(must_exist=False, migrate=True) as journal:
         version = await journal.migrate()
-    place = hide_password(url)
-    out.result({"journal": place, "schema_version": version}, f"{place} has schema {version}")
+    out.result({"journal": str(place), "schema_version": version}, f"{place} has schema {version}")
     return 0
 
 
 async def compact(options: argparse.Namespace, out: Printer) -> int:
-    url = journal_url(options)
-    async with open_place(url, archive=archive_address(options)) as journal:
+    place = place_of(options)
+    async with place.open() as journal:
         if options.all:
             run_ids = [row.run_id for row in await journal.runs(active=False)]
         elif await journal.runs(run_id=options.compacted):
             run_ids = [options.compacted]
         else:
-            raise CommandError(f"run {options.compacted!r} not found in {hide_password(url)}")
+            raise CommandError(f"run {options.compacted!r} not found in {place}")
         before = (await journal.stats())["stored_bytes"]
         gone = 0
         with Ticker("compacting run", len(run_ids)) as ticker:
@@ -152,7 +150,7 @@ async def compact(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def sweep(options: argparse.Namespace, out: Printer) -> int:
-    async with open_place(journal_url(options), archive=archive_address(options)) as journal:
+    async with place_of(options).open() as journal:
         swept = await journal.sweep()
     closed = [f"closed {clean(run_id)}" for run_id in swept]
     out.result({"runs": swept}, *closed or ["no runs of dead processes found"])
@@ -162,10 +160,10 @@ async def sweep(options: argparse.Namespace, out: Printer) -> int:
 async def archive(options: argparse.Namespace, out: Printer) -> int:
     from callstream.journal import Housekeeping
 
-    url, address = journal_url(options), archive_address(options)
-    if address is None:
+    place = place_of(options)
+    if place.archive is None:
         raise misused("no archive: give --archive or set CALLSTREAM_ARCHIVE")
-    async with open_place(url, archive=address) as journal:
+    async with place.open() as journal:
         span = 0.0 if options.all else options.older_than or Housekeeping().archive_after
         count = await journal.archive(span or 0.0)
         stats = await journal.stats()
@@ -183,13 +181,13 @@ async def forget(options: argparse.Namespace, out: Printer) -> int:
     before, thread, principal = options.before, options.thread, options.principal
     if before is None and thread is None and principal is None:
         raise misused("expected --before, --thread or --principal")
-    url = journal_url(options)
-    async with open_place(url, archive=archive_address(options)) as journal:
+    place = place_of(options)
+    async with place.open() as journal:
         if not options.yes:
             rows = await journal.runs(thread_id=thread, principal=principal, active=False)
             matching = [row for row in rows if before is None or (row.ended_at or 0) < before]
             when = f" that ended before {moment(before)}" if before is not None else ""
-            if not _confirm(f"erase {count_of(len(matching), 'run')}{when} from {hide_password(url)} for good?"):
+            if not _confirm(f"erase {count_of(len(matching), 'run')}{when} from {place} for good?"):
                 out.note("nothing was erased")
                 return 1
         gone = await journal.forget(before=before, thread=thread, principal=principal)
@@ -247,29 +245,28 @@ def _add_move(commands: Commands) -> None:
 
 
 async def move(options: argparse.Namespace, out: Printer) -> int:
-    source, target = _url(options.source), _url(options.target)
-    if source == target:
+    source, target = Place(_url(options.source), archive_address(options)), Place(_url(options.target))
+    if source.url == target.url:
         raise misused("FROM and TO are the same journal")
-    if target.startswith("memory:"):
+    if target.url.startswith("memory:"):
         raise misused("expected a TO that outlives this command, got a journal in memory")
     async with (
-        open_place(source, archive=archive_address(options)) as journal,
-        open_place(target, must_exist=False, migrate=True) as other,
+        source.open() as journal,
+        target.open(must_exist=False, migrate=True) as other,
     ):
         total = (await journal.stats())["runs"]
         with Ticker("copying run", total) as ticker:
             moved = await journal.copy_to(other, ticker.reach)
-    place, copy = hide_password(source), hide_password(target)
     out.result(
-        {"from": place, "to": copy, **moved._asdict()},
+        {"from": str(source), "to": str(target), **moved._asdict()},
         f"{count_of(moved.copied, 'run')} copied",
-        f"{place} and {copy} have the same {count_of(moved.runs, 'run')} and {count_of(moved.records, 'record')}: "
+        f"{source} and {target} have the same {count_of(moved.runs, 'run')} and {count_of(moved.records, 'record')}: "
         f"sha256 {moved.digest}",
     )
     if not moved.active:
         return 0
     out.note(
-        f"{count_of(moved.active, 'run')} in {place} not copied, because a process is working on it: "
+        f"{count_of(moved.active, 'run')} in {source} not copied, because a process is working on it: "
         "stop the processes that write to it, and run the command again"
     )
     return FAILED

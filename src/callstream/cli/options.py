@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from callstream.cli.output import CommandError, Printer, misused
@@ -22,28 +22,9 @@ if TYPE_CHECKING:
 # -- where the journal is ----------------------------------------------------------------------------------------------
 
 
-DEFAULT_FILE = Path("callstream.db")
+_DEFAULT_FILE = Path("callstream.db")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
-
-
-def journal_url(options: argparse.Namespace, *, default: str | None = None) -> str:
-    """The journal's URL: from the command line, the environment, a file, or ./callstream.db; then the default."""
-    if options.journal is not None:
-        return check_url(refuse_secret(options.journal, environment.JOURNAL))
-    if (found := environment.journal_url()) is not None:
-        return check_url(found)
-    if DEFAULT_FILE.exists():
-        return f"sqlite:///{DEFAULT_FILE}"
-    if default is not None:
-        return default
-    raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
-
-
-def archive_address(options: argparse.Namespace) -> str | None:
-    """The archive's address, which holds no secret: from the command line or the environment."""
-    given: str | None = getattr(options, "archive", None)
-    return given if given is not None else environment.archive_address()
 
 
 def address(url: str) -> SplitResult:
@@ -79,18 +60,43 @@ def hide_password(url: str) -> str:
     return f"{parts.scheme}://{user}:…@{host}{parts.path}"
 
 
-@asynccontextmanager
-async def open_place(url: str, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:
-    """The journal, open. It does no housekeeping and changes no schema by itself, unless the settings say so.
+class Place(NamedTuple):
+    """Where a journal is. As text it has no password. The archive's address is no secret."""
 
-    With ``must_exist`` a SQLite file that is not there is an error: reading must not make one.
-    """
-    if must_exist:
-        _check_exists(url)
-    async with open_journal(
-        url, **{"housekeeping": None, "migrate": False, "retry_seconds": 5.0, **settings}
-    ) as journal:
-        yield journal
+    url: str
+    archive: str | None = None
+
+    def __str__(self) -> str:
+        return hide_password(self.url)
+
+    @asynccontextmanager
+    async def open(self, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:
+        """The journal, open. It does no housekeeping and changes no schema by itself, unless the settings say so.
+
+        With ``must_exist`` a SQLite file that is not there is an error: reading must not make one.
+        """
+        if must_exist:
+            _check_exists(self.url)
+        usual: dict[str, Any] = {"housekeeping": None, "migrate": False, "retry_seconds": 5.0}
+        async with open_journal(self.url, archive=self.archive, **{**usual, **settings}) as journal:
+            yield journal
+
+
+def archive_address(options: argparse.Namespace) -> str | None:
+    given: str | None = options.archive
+    return given if given is not None else environment.archive_address()
+
+
+def place_of(options: argparse.Namespace, *, may_be_new: bool = False) -> Place:
+    """The journal of a command: from the command line, the environment, a file, or ./callstream.db, which may be new."""
+    archive = archive_address(options)
+    if options.journal is not None:
+        return Place(check_url(refuse_secret(options.journal, environment.JOURNAL)), archive)
+    if (found := environment.journal_url()) is not None:
+        return Place(check_url(found), archive)
+    if may_be_new or _DEFAULT_FILE.exists():
+        return Place(f"sqlite:///{_DEFAULT_FILE}", archive)
+    raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
 
 
 def _check_exists(url: str) -> None:

@@ -16,21 +16,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from callstream.cli.options import (
-    DEFAULT_FILE,
     LOOPBACK,
     Commands,
     add_address,
     add_env_file,
     add_housekeeping,
     add_journal,
-    archive_address,
     boolean,
     from_environment,
     hide_password,
     housekeeping_of,
-    journal_url,
     one_of,
     origin,
+    place_of,
     positive,
     refuse_secret,
     seconds,
@@ -293,10 +291,10 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
         )
         out.note(f"journal: the one of {target.text}")
         return own
-    url = journal_url(options, default=f"sqlite:///{DEFAULT_FILE}")
-    out.note(f"journal: {hide_password(url)}")
-    archive = archive_address(options)
-    return Callstream(open_journal(url, housekeeping=housekeeping_of(options), archive=archive, **_journal_times()))
+    place = place_of(options, may_be_new=True)
+    out.note(f"journal: {place}")
+    housekeeping = housekeeping_of(options)
+    return Callstream(open_journal(place.url, housekeeping=housekeeping, archive=place.archive, **_journal_times()))
 
 
 def _journal_times() -> dict[str, float]:
@@ -363,7 +361,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
     if url is None:
         if _own_callstream(target) is not None:
             return None  # its journal may be anywhere
-        url = adk.sessions_beside(journal_url(options, default=f"sqlite:///{DEFAULT_FILE}"))
+        url = adk.sessions_beside(place_of(options, may_be_new=True).url)
     try:
         sessions = adk.open_sessions(url, retry_seconds=_journal_times().get("retry_seconds", adk.RETRY_SECONDS))
     except MissingExtra as missing:

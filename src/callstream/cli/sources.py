@@ -18,10 +18,7 @@ from callstream.calls import FINAL, Call, CallState
 from callstream.cli.options import (
     LOOPBACK,
     address,
-    archive_address,
-    hide_password,
-    journal_url,
-    open_place,
+    place_of,
     refuse_secret,
 )
 from callstream.cli.output import CommandError, misused
@@ -251,9 +248,9 @@ async def source_of(options: argparse.Namespace) -> AsyncIterator[RecordSource]:
             raise misused("give --journal or --server, not both")
         yield ServerSource(ServerClient(server))
         return
-    url = journal_url(options)
-    async with open_place(url, archive=archive_address(options)) as journal:
-        yield JournalSource(journal, hide_password(url))
+    place = place_of(options)
+    async with place.open() as journal:
+        yield JournalSource(journal, str(place))
 
 
 def _record(data: bytes) -> Record:

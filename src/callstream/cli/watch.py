@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # -- what there is to see ----------------------------------------------------------------------------------------------
 
 
-class Preview:
+class _Preview:
     """The arguments of a call while they arrive: how many, how fast, and what they say so far."""
 
     def __init__(self, *, is_text: bool) -> None:
@@ -81,13 +81,13 @@ class Scene:
 
     def __init__(self) -> None:
         self.view = RunView()
-        self.previews: dict[str, Preview] = {}
+        self.previews: dict[str, _Preview] = {}
 
     def feed(self, record: Record) -> None:
         for change in self.view.feed(record):
             match change:
                 case Opened(part=CallView() as call):
-                    self.previews[call.call_id] = Preview(is_text=call.encoding == "text")
+                    self.previews[call.call_id] = _Preview(is_text=call.encoding == "text")
                 case Grew(part=CallView() as call, text=text) if text:
                     self.previews[call.call_id].append(text, record.at)
                 case _:
@@ -279,7 +279,7 @@ def _draw_text(who: str, text: str, lines: int, *, mark: str) -> RenderableType:
     return Text(clean(mark) + _tail(text, lines), style=_ROLES.get(who, ""))
 
 
-def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
+def _card(called: CallView, preview: _Preview, lines: int) -> RenderableType:
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -307,7 +307,7 @@ def _card(called: CallView, preview: Preview, lines: int) -> RenderableType:
     return Group(*card)
 
 
-def _facts(called: CallView, preview: Preview) -> str:
+def _facts(called: CallView, preview: _Preview) -> str:
     facts = [str(called.state)] if called.author is None else [f"by {clean(called.author)}", str(called.state)]
     if called.is_being_written and preview.first_at is not None:
         seconds = max(called.changed_at - preview.first_at, 0.001)
@@ -352,7 +352,7 @@ _STEPS = 10
 """How many lines one bar becomes at most."""
 
 
-class RecordPrinter:
+class _RecordPrinter:
     """Prints records. What is being written stays on its line until something else is written. Calls are numbered here."""
 
     def __init__(self, out: Printer) -> None:
@@ -568,7 +568,7 @@ async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bo
 def screen_for(out: Printer, *, as_json: bool = False) -> Screen:
     if as_json:
         return _Lines(out)
-    return RecordPrinter(out) if out.console is None else LivePane(out.console)
+    return _RecordPrinter(out) if out.console is None else LivePane(out.console)
 
 
 class _QuietHint:
