@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -127,7 +127,7 @@ _AGE = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
 _SECONDS = {"h": 3600, "d": 86400, "w": 604800}
 _ORIGIN = re.compile(r"https?://[^\s/?#@]+", re.IGNORECASE)
 
-Running: TypeAlias = Callable[[argparse.Namespace, Printer], int | Awaitable[int]]
+Running: TypeAlias = Callable[[argparse.Namespace, Printer], int | Coroutine[Any, Any, int]]
 
 
 class Commands:

@@ -70,9 +70,9 @@ def _run(options: argparse.Namespace) -> int:
     out = Printer(plain=options.plain, as_json=getattr(options, "json", False))
     try:
         code = options.run(options, out)
-        if inspect.isawaitable(code):
+        if inspect.iscoroutine(code):
             with asyncio.Runner(loop_factory=_loop_factory(options.command)) as runner:
-                code = runner.run(_await(code))
+                code = runner.run(code)
         sys.stdout.flush()
         return int(code)
     except KeyboardInterrupt:
@@ -105,11 +105,6 @@ def _loop_factory(command: str) -> Callable[[], asyncio.AbstractEventLoop] | Non
     except ModuleNotFoundError:
         return None
     return uvloop.new_event_loop
-
-
-async def _await(code: object) -> int:
-    assert inspect.isawaitable(code)
-    return int(await code)
 
 
 def _say(options: argparse.Namespace, out: Printer, error: Exception, code: int) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from callstream import codec
 from callstream.calls import AT_REST, CallState
@@ -37,6 +36,7 @@ from callstream.view import (
     Settled,
     ViewChange,
 )
+from callstream.waits import Alarm
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -201,16 +201,13 @@ class LivePane:
             self._print_void(before)
         self._print_settled()
         if view.outcome is not None:
-            self._finish()
+            self.close()
 
     def restart(self) -> None:
         self._scene = Scene()
         self._printed = 0
 
     def close(self) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
         if not self._live.is_started:
             return
         view = self._scene.view
@@ -499,16 +496,6 @@ _QUIET_SECONDS = 20.0
 _IF_DEAD = "if its process has died, another one that uses the journal ends it within 45 s, or callstream sweep does"
 
 
-class Screen(Protocol):
-    """Where records are shown."""
-
-    def show(self, record: Record) -> None: ...
-
-    def restart(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def add_to(commands: Commands) -> None:
     parser = commands.add(
         "watch",
@@ -548,51 +535,30 @@ async def watch(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bool = False) -> None:
-    """Shows a run until its end."""
-    screen = screen_for(out, as_json=as_json)
+    """Shows a run until its end. A run that says nothing for long gets a hint, once."""
+    screen = _Lines(out) if as_json else _RecordPrinter(out) if out.console is None else LivePane(out.console)
     show = out.note if out.console is None or as_json else out.console.print
-    hint = _QuietHint(f"run {run_id} has said nothing for {_QUIET_SECONDS:g} s; {_IF_DEAD}", show)
+    was_quiet = False
+
+    def hint() -> None:
+        nonlocal was_quiet
+        was_quiet = True
+        show(f"run {run_id} has said nothing for {_QUIET_SECONDS:g} s; {_IF_DEAD}")
+
+    quiet, loop = Alarm(hint), asyncio.get_running_loop()
+    quiet.set(loop, _QUIET_SECONDS)
     try:
         async with aclosing(source.follow(run_id)) as records:
             async for record in records:
-                hint.begin_again()
+                if not was_quiet:
+                    quiet.set(loop, _QUIET_SECONDS)
                 if record is None:
                     screen.restart()
                 else:
                     screen.show(record)
     finally:
-        hint.end()
+        quiet.stop()
         screen.close()
-
-
-def screen_for(out: Printer, *, as_json: bool = False) -> Screen:
-    if as_json:
-        return _Lines(out)
-    return _RecordPrinter(out) if out.console is None else LivePane(out.console)
-
-
-class _QuietHint:
-    """A line that is shown once, when nothing has come for a while."""
-
-    def __init__(self, text: str, show: Callable[[str], None]) -> None:
-        self._text = text
-        self._show = show
-        self._is_shown = False
-        self._timer: asyncio.TimerHandle | None = None
-        self.begin_again()
-
-    def begin_again(self) -> None:
-        self.end()
-        if not self._is_shown:
-            self._timer = asyncio.get_running_loop().call_later(_QUIET_SECONDS, self._say)
-
-    def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _say(self) -> None:
-        self._is_shown = True
-        self._show(self._text)
 
 
 class _Lines:

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from email.utils import formatdate
 from http.client import responses
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -35,6 +35,7 @@ Frame: TypeAlias = bytes | Delay | Cut
 Coding: TypeAlias = Literal["gzip", "deflate"]
 Fate: TypeAlias = Literal["open", "answered", "cut", "left"]
 
+_WINDOW_BITS: Final[dict[Coding, int]] = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _FRAMES_PER_TURN = 16
 """How many frames of one answer are written before other connections get their turn."""
 _HIGH_WATER = 256 * 1024
@@ -276,7 +277,7 @@ class _Connection(asyncio.Protocol):
                 await self._relay(request, answer, relayed)
             return
         loop = asyncio.get_running_loop()
-        coded = None if answer.coding is None else _Compressed(answer.coding)
+        coded = None if answer.coding is None else zlib.compressobj(wbits=_WINDOW_BITS[answer.coding])
         left = answer.length if coded is None else None
         head: h11.Response | None = _head(answer, left)
         interval = 0.0 if answer.frames_per_second is None else 1 / answer.frames_per_second
@@ -300,7 +301,7 @@ class _Connection(asyncio.Protocol):
                 # A client that has left is noticed at the next turn of the loop, which cancels this task.
                 await asyncio.sleep(0)
             data = frame if answer.finish is None else answer.finish(frame)
-            data = data if coded is None else coded.frame(data)
+            data = data if coded is None else coded.compress(data) + coded.flush(zlib.Z_SYNC_FLUSH)
             request.sent += 1
             if left is not None:
                 left -= len(data)
@@ -312,7 +313,7 @@ class _Connection(asyncio.Protocol):
         request.fate = "answered"
         if head is not None:
             self._write(head)
-        if coded is not None and (rest := coded.end()):
+        if coded is not None and (rest := coded.flush()):
             self._write(h11.Data(data=rest))
         self._write(h11.EndOfMessage())
 
@@ -340,17 +341,6 @@ class _Connection(asyncio.Protocol):
         request.fate = "cut"
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
-
-
-class _Compressed:
-    def __init__(self, coding: Coding) -> None:
-        self._compressor = zlib.compressobj(wbits=zlib.MAX_WBITS | 16 if coding == "gzip" else zlib.MAX_WBITS)
-
-    def frame(self, data: bytes) -> bytes:
-        return self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
-
-    def end(self) -> bytes:
-        return self._compressor.flush()
 
 
 def _head(answer: HttpAnswer, length: int | None) -> h11.Response:

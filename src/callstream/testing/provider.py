@@ -23,7 +23,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from traceback import format_exception
 from types import TracebackType
@@ -68,11 +68,6 @@ class Route(msgspec.Struct, frozen=True):
 def base_path(wire: str) -> str:
     """What an SDK's ``base_url`` has after the host."""
     return ENCODERS[wire].base_path
-
-
-def place_of(wire: str) -> str:
-    """Where the wire's requests go, for people."""
-    return ENCODERS[wire].place
 
 
 def wire_of(path: str) -> str | None:
@@ -120,16 +115,6 @@ def refused(wire: str, refusal: HttpError, route: Route | None = None, *, retry:
 def request_ids(wire: str, number: int) -> list[tuple[str, str]]:
     header = ENCODERS[wire].request_id
     return [] if header is None else [(header, f"req_{number}")]
-
-
-def first_waits(steps: list[Step]) -> list[Delay]:
-    """The delays that a script begins with."""
-    waits = []
-    for step in steps:
-        if not isinstance(step, Delay):
-            break
-        waits.append(step)
-    return waits
 
 
 def unstreamed(steps: list[Step]) -> list[Step]:
@@ -360,7 +345,7 @@ class ProviderServer(ABC):
         route = route_of(request)
         if route is None or route.wire != self.wire:
             message = (
-                f"this is a scripted provider of the wire {self.wire!r}: expected POST {place_of(self.wire)}, "
+                f"this is a scripted provider of the wire {self.wire!r}: expected POST {ENCODERS[self.wire].place}, "
                 f"got {request.method} {request.path}"
             )
             return refused(self.wire, HttpError(404, message))
@@ -449,7 +434,7 @@ class ScriptedProvider(ProviderServer):
             steps = self._signatures.signed(steps, number)
         if not self._streams_args(request):
             steps = unstreamed(steps)
-        first = first_waits(steps)
+        first = list(takewhile(lambda step: isinstance(step, Delay), steps))
         rest = steps[len(first) :]
         if isinstance(rest[-1], HttpError):
             answer = refused(self.wire, rest[-1], route)

@@ -138,8 +138,7 @@ class RecordingTransport:
             request_json=_json(body),
             response_headers={k: v for k, v in response.headers.items() if k.lower() in _KEPT_RESPONSE_HEADERS},
         )
-        keeping = _Keeping(self, started, response.stream)
-        stream = _stream_class(library)(keeping)
+        stream = _stream_class(library)(self, started, response.stream)
         headers = response.headers
         return library.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
 
@@ -161,23 +160,31 @@ class _Keeping:
     def __init__(self, transport: RecordingTransport, recording: Recording, stream: Any) -> None:
         self._transport = transport
         self._recording = recording
-        self.stream = stream
+        self._stream = stream
         self._pieces: list[bytes] = []
         self._is_written = False
 
-    def pieces(self) -> Iterator[bytes]:
-        for piece in self.stream:
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._stream:
             self._pieces.append(piece)
             yield piece
-        self.write(complete=True)
+        self._write(complete=True)
 
-    async def async_pieces(self) -> AsyncIterator[bytes]:
-        async for piece in self.stream:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
             self._pieces.append(piece)
             yield piece
-        self.write(complete=True)
+        self._write(complete=True)
 
-    def write(self, complete: bool) -> None:
+    def close(self) -> None:
+        self._stream.close()
+        self._write(complete=False)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+        self._write(complete=False)
+
+    def _write(self, *, complete: bool) -> None:
         if self._is_written:
             return
         self._is_written = True
@@ -188,27 +195,8 @@ class _Keeping:
 
 @cache
 def _stream_class(library: ModuleType) -> Any:
-    class _KeptStream(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
-        """What the library reads a recorded body by."""
-
-        def __init__(self, keeping: _Keeping) -> None:
-            self._keeping = keeping
-
-        def __iter__(self) -> Iterator[bytes]:
-            return self._keeping.pieces()
-
-        def __aiter__(self) -> AsyncIterator[bytes]:
-            return self._keeping.async_pieces()
-
-        def close(self) -> None:
-            self._keeping.stream.close()
-            self._keeping.write(complete=False)
-
-        async def aclose(self) -> None:
-            await self._keeping.stream.aclose()
-            self._keeping.write(complete=False)
-
-    return _KeptStream
+    """The same as a stream of the library's, which looks at the class."""
+    return type("KeptStream", (_Keeping, library.SyncByteStream, library.AsyncByteStream), {})
 
 
 def _json(body: bytes) -> Any:
