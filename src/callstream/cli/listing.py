@@ -166,7 +166,7 @@ async def _made_in(call: Call, source: RecordSource) -> tuple[CallView, RunView]
         async with aclosing(source.follow(row.run_id)) as followed:
             async for record in followed:
                 if record is None:
-                    records.clear()  # it is told from its beginning again
+                    records.clear()  # all of it follows again
                     continue
                 records.append(record)
                 if isinstance(record.event, RunResumed):

@@ -122,7 +122,7 @@ class Printer:
 
 
 class Ticker:
-    """Tells on standard error how far something is, on a terminal and after the first second only.
+    """Shows on standard error how far something is, on a terminal and after the first second only.
 
     ::
 

@@ -454,7 +454,7 @@ def _end() -> NoReturn:
     raise SystemExit(0)
 
 
-# -- going on with runs, and serving nobody ----------------------------------------------------------------------------
+# -- runs without a server ---------------------------------------------------------------------------------------------
 
 
 def _add_work(commands: Commands) -> None:

@@ -134,7 +134,7 @@ def answer_text(answer: AnswerView) -> str:
 
 
 def bar_of(progress: Any, width: int = 30) -> str | None:
-    """A report of a tool as a bar, where it tells how far of what; None where it does not."""
+    """A report of a tool as a bar, if it says how far of what it is; else None."""
     if not isinstance(progress, dict):
         return None
     done, total, message = progress.get("done"), progress.get("total"), progress.get("message")
@@ -572,7 +572,7 @@ class _Lines:
             self._out.write(codec.encode(record).decode() + "\n")
 
     def restart(self) -> None:
-        """A reader of lines tells by the numbers."""
+        """The numbers of the lines say it."""
 
     def close(self) -> None:
         """Every line is out."""

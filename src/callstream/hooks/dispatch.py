@@ -505,7 +505,7 @@ def _cut_off(hook: Hook, failure: BaseException | None) -> HookCutOff:
 
 
 def _cancelled(hook: Hook, error: BaseException) -> RuntimeError:
-    """Nobody cancelled the hook, and it raised CancelledError: something that it waited for was cancelled."""
+    """The hook raised CancelledError without being cancelled: something that it waited for was."""
     failure = RuntimeError(f"hook {hook.name!r} waited for something that was cancelled")
     failure.__cause__ = error
     return failure

@@ -6,7 +6,7 @@
     with replay("answers") as provider:
         ...  # then without
 
-An exchange is two files: ``0001.json`` tells the request and how the answer came, ``0001.body`` is the body, byte for
+An exchange is two files: ``0001.json`` has the request and how the answer came, ``0001.body`` is the body, byte for
 byte. Of headers and query only what is on a list of harmless names is kept, so no key, token, cookie or account gets
 into a file. The request's own body is kept whole: what is secret in it is yours to remove.
 """

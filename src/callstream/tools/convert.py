@@ -239,7 +239,7 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
             return msgspec.convert(value, annotation, strict=True, str_keys=True, dec_hook=convert_model)
         except msgspec.ValidationError as error:
             text, path = _split_path(str(error))
-            # msgspec names the first fault alone, and no keys; the schema tells all but those of models.
+            # msgspec names the first fault alone, and no keys; the schema finds all but those of models.
             found = find_faults(root, value, lenient=False, formats=True) if is_json(value) else []
             if isinstance(error.__cause__, Misfit):
                 found += error.__cause__.within(path)

@@ -2,7 +2,7 @@
 
 Text is read as JSON only when it is asked for: by a field hook, or a raw hook that looks at ``changes`` or ``args``. Then
 every character is read once. A delta that was kept and is asked later, when the reading has gone on, reads its text
-again from the beginning; it always tells what was known at that delta.
+again from the beginning; it always says what was known at that delta.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ArgsDelta(msgspec.Struct, frozen=True):
 class FieldDelta(msgspec.Struct, frozen=True):
     """How one field grew with a delta.
 
-    ``text`` is what was added to it if it is a string; joined, it is the string. Of anything else only ``value`` tells.
+    ``text`` is what was added to it if it is a string; joined, it is the string. Anything else is only in ``value``.
     ``first`` is true once, at the field's beginning, and ``complete`` at its end.
     """
 

@@ -86,7 +86,7 @@ class _Reported:
 
 
 def _ignore(data: Any) -> None:
-    """Nobody listens."""
+    """There is no interface."""
 
 
 _REPORTED: Final = _Reported()
