@@ -60,9 +60,9 @@ def _without_bare_pieces() -> None:
 
 
 def _without_mere_deltas() -> None:
-    from callstream.wire import blocks, collapsing, gemini
+    from callstream.wire import collapsing, gemini
 
-    for collapser in (collapsing.Collapser, blocks.BlockCollapser, gemini.GeminiCollapser):
+    for collapser in (collapsing.Collapser, collapsing.BlockCollapser, gemini.GeminiCollapser):
         collapser._is_mere_delta = lambda self, call, frame, chunk: False
 
 

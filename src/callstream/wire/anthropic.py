@@ -16,8 +16,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import LoneReasoning, Passage, Passing, Reasoning, StrictText
+from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
 from callstream.wire.decoder import Decoder, error_in
 from callstream.wire.framing import Frame, SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
@@ -37,6 +36,7 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
+from callstream.wire.slots import Passage, StrictText
 from callstream.wire.transcript import WireCall, json_text
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
@@ -50,6 +50,7 @@ _PARTS: dict[str, Part] = {
     "content_block_start": "start",
     "content_block_delta": "delta",
     "content_block_stop": "stop",
+    "message_start": "message",
 }
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
@@ -279,34 +280,14 @@ class AnthropicCollapser(BlockCollapser):
     def keep_alive(self) -> bytes:
         return _PING if isinstance(self._framing, SseFraming) else super().keep_alive  # Bedrock has frames of its own
 
-    def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
-        if chunk is None:
-            self._slots.add_aside(frame)
-            return
-        event = chunk
-        if event.index is not None:
-            self._highest = max(self._highest, event.index)
-        call = self._calls.get(pieces[0]) if pieces else None
-        if call is not None and call.collapsed:
-            self._withhold(call, _PARTS[event.type], event.index, frame)
-            return
-        match event.type:
-            case "content_block_start" if (block := event.content_block) is not None and block.type in THINKING:
-                self._reasoning.add(event.index)
-                self._slots.append(Reasoning(frame, block.signature, block.data))
-            case "content_block_delta" if event.index in self._reasoning:
-                self._slots.append(Reasoning(frame, event.delta and event.delta.signature))
-            case "content_block_stop" if event.index in self._reasoning:
-                self._reasoning.discard(event.index)
-                self._slots.append(Reasoning(frame))
-            case "message_start":
-                self._reasoning.clear()
-                self._highest = -1
-                self._slots.append(NewMessage(frame, counts=False))
-            case "content_block_start" | "content_block_delta" | "content_block_stop":
-                self._slots.append(Passing(frame))
-            case _:
-                self._slots.add_aside(frame)
+    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
+        return _PARTS.get(chunk.type), chunk.index
+
+    def _names_of(self, part: Part, index: int | None, chunk: StreamEvent) -> Sequence[object] | None:
+        block = chunk.content_block
+        if part == "start":
+            return (block.signature, block.data) if block is not None and block.type in THINKING else None
+        return (chunk.delta and chunk.delta.signature,) if part == "delta" and index in self._reasoning else None
 
     def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
         block = start["content_block"]

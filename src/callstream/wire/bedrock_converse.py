@@ -21,8 +21,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived
 from callstream.wire.anthropic import add_beta
-from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import LoneReasoning, Passing, Reasoning
+from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
 from callstream.wire.decoder import Decoder
 from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming
 from callstream.wire.framing import Frame, Framing
@@ -230,37 +229,23 @@ class ConverseCollapser(BlockCollapser):
 
     _number = "contentBlockIndex"
 
-    def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
-        if chunk is None:
-            self._slots.add_aside(frame)
-            return
-        index = chunk.contentBlockIndex
-        call = self._calls.get(pieces[0]) if pieces else None
-        if call is not None and call.collapsed:
-            self._withhold(call, _PARTS[frame.event], index, frame)
-            return
-        match frame.event:
-            case b"contentBlockDelta" if (
-                chunk.delta is not None and (thought := chunk.delta.reasoningContent) is not None
-            ):
-                self._reasoning.add(index)
-                self._slots.append(Reasoning(frame, thought.signature, thought.redactedContent))
-            case b"contentBlockStop" if index in self._reasoning:
-                self._reasoning.discard(index)
-                self._slots.append(Reasoning(frame))
-            case b"messageStart":
-                self._reasoning.clear()
-                self._slots.append(NewMessage(frame, counts=False))
-            case b"contentBlockStart" | b"contentBlockDelta" | b"contentBlockStop":
-                self._slots.append(Passing(frame))
-            case _:
-                self._slots.add_aside(frame)
+    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
+        return _PARTS.get(frame.event), chunk.contentBlockIndex
+
+    def _names_of(self, part: Part, index: int | None, chunk: StreamEvent) -> Sequence[object] | None:
+        thought = None if chunk.delta is None else chunk.delta.reasoningContent
+        return (thought.signature, thought.redactedContent) if part == "delta" and thought is not None else None
 
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
         return {**delta, "delta": {"toolUse": {**delta["delta"]["toolUse"], "input": text}}}
 
 
-_PARTS: dict[bytes, Part] = {b"contentBlockStart": "start", b"contentBlockDelta": "delta", b"contentBlockStop": "stop"}
+_PARTS: dict[bytes, Part] = {
+    b"contentBlockStart": "start",
+    b"contentBlockDelta": "delta",
+    b"contentBlockStop": "stop",
+    b"messageStart": "message",
+}
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

@@ -9,14 +9,13 @@ error as a text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from callstream.errors import WireError
-from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import Passing
+from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.framing import Frame
 from callstream.wire.provider import IsLeftOut, Provider
@@ -24,7 +23,12 @@ from callstream.wire.requests import Notes, Request, RequestTurn, add_note, chat
 from callstream.wire.transcript import WireCall, text_of
 
 NORMAL_FINISHES = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
-_PARTS: dict[str, Part] = {"tool-call-start": "start", "tool-call-delta": "delta", "tool-call-end": "stop"}
+_PARTS: dict[str, Part] = {
+    "tool-call-start": "start",
+    "tool-call-delta": "delta",
+    "tool-call-end": "stop",
+    "message-start": "message",
+}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -200,14 +204,8 @@ class CohereDecoder(Decoder[StreamEvent]):
 class CohereCollapser(BlockCollapser):
     """Plans and thinking are not held: Cohere accepts back a message that has them and no call."""
 
-    def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
-        call = self._calls.get(pieces[0]) if pieces else None
-        if chunk is not None and call is not None and call.collapsed:
-            self._withhold(call, _PARTS[chunk.type], chunk.index, frame)
-        elif chunk is not None and chunk.type == "message-start":
-            self._slots.append(NewMessage(frame))
-        else:
-            self._slots.append(Passing(frame))
+    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
+        return _PARTS.get(chunk.type), chunk.index
 
     def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
         if not start["delta"]["message"]["tool_calls"]["function"].get("arguments"):

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,7 +38,6 @@ from callstream.events import (
     CallSigned,
     CallStarted,
     DiscardReason,
-    Encoding,
     MessageStarted,
     ReasoningAppended,
     ResponseEnded,
@@ -47,6 +46,17 @@ from callstream.events import (
 )
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
+from callstream.wire.slots import (
+    CollapsibleCall,
+    NewMessage,
+    NumberedCall,
+    Over,
+    Passages,
+    Passing,
+    Reasoning,
+    Slots,
+    TextForm,
+)
 
 # Reasoning that led to nothing, because the calls that it led to were left out.
 #
@@ -116,181 +126,6 @@ class Thoughts:
             self._lone.add(name)
         self._names = []
         self._is_cut = False
-
-
-# -- the order in which the parts of a response leave ------------------------------------------------------------------
-
-
-class CollapsibleCall:
-    """A call on its way through the collapser. A wire adds what it keeps of the call's frames."""
-
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        self.call_id = call_id
-        self.collapsed = collapsed
-        self.name = ""
-        self.provider_id: str | None = None
-        self.signature: str | None = None
-        self.encoding: Encoding = "json"
-        self.args_json = ""
-        self.state: Literal["open", "completed", "left_out"] = "open"
-        self.placed = False  # it has its place in the order
-        self.is_aside = False  # it had one in the body before, and goes on in this
-        self.gone = False  # it was forwarded or left out
-
-    @property
-    def wire_id(self) -> str:
-        """The id in the bytes: the provider's wherever it sent one."""
-        return self.provider_id or self.call_id
-
-    @property
-    def args_text(self) -> str:
-        """The arguments as the wire writes them: JSON text, or the input of a free-text tool itself."""
-        return self.args_json if self.encoding == "json" else msgspec.json.decode(self.args_json, type=str)
-
-
-class NumberedCall(CollapsibleCall):
-    """A call whose block or item has a number in the response."""
-
-    index: int | None = None
-
-
-class Passing:
-    """A frame that leaves when its turn comes. ``counts``: reasoning before it has led to something."""
-
-    __slots__ = ("counts", "frame")
-
-    def __init__(self, frame: Frame, *, counts: bool = True) -> None:
-        self.frame = frame
-        self.counts = counts
-
-
-class CallSlot:
-    """Where a collapsed call leaves, or is left out."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: CollapsibleCall) -> None:
-        self.call = call
-
-
-class Reasoning(Passing):
-    """A frame of reasoning. ``names``: what tells this reasoning from all other in later requests, if the frame has it."""
-
-    __slots__ = ("names",)
-
-    def __init__(self, frame: Frame, *names: object) -> None:
-        super().__init__(frame, counts=False)
-        self.names = [name for name in names if isinstance(name, str) and name]
-
-
-class Over:
-    """The response before it has ended."""
-
-
-Slot: TypeAlias = Passing | CallSlot | Over
-
-
-class Slots(list[Slot]):
-    """Those that wait, in the order of the bytes; only the head ever leaves.
-
-    A frame becomes slots when it arrives and all of its pieces have names, so each slot's place is final from the
-    beginning; what is still open is a question about a call (is it completed?), and the head leaves when its question is
-    answered. At the end of the body every question is answered, so nothing stays behind; or the response pauses, and the
-    calls that are open are placed anew in the next body. Reasoning leaves as it comes; whether it has led to something is
-    known later (``thoughts``).
-    """
-
-    __slots__ = ()
-
-    def place(self, call: CollapsibleCall) -> None:
-        """The call, when it is decided, leaves here."""
-        call.placed, call.is_aside = True, False
-        self.append(CallSlot(call))
-
-    def add_aside(self, frame: Frame) -> None:
-        """A frame that says nothing, such as a ping."""
-        self.append(Passing(frame, counts=False))
-
-    def set_aside(self) -> None:
-        """Removes the calls that are not decided: they are placed anew when they go on."""
-        for slot in [slot for slot in self if not _is_decided(slot)]:
-            assert isinstance(slot, CallSlot)
-            slot.call.placed, slot.call.is_aside = False, True
-            self.remove(slot)
-
-    def pop_decided(self) -> list[Slot]:
-        """The slots at the head, up to the first of which it is not decided what becomes of it."""
-        undecided = next((place for place, slot in enumerate(self) if not _is_decided(slot)), len(self))
-        decided = self[:undecided]
-        del self[:undecided]
-        return decided
-
-
-def _is_decided(slot: Slot) -> bool:
-    if not isinstance(slot, CallSlot):
-        return True
-    slot.call.gone = slot.call.state != "open"
-    return slot.call.gone
-
-
-# -- text that is joined -----------------------------------------------------------------------------------------------
-
-Passage: TypeAlias = tuple[object, ...]
-"""What a frame's text belongs to: only text of the same passage is joined."""
-Joined: TypeAlias = tuple[Frame, dict[str, Any] | None]
-"""A frame, and the payload that it is to be written with; None: its own."""
-
-
-class TextForm(Protocol):
-    """How a wire writes text."""
-
-    def passage_of(self, payload: bytes) -> Passage | None:
-        """Which passage the payload adds text to, None if it holds anything else."""
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        """The payload with another text."""
-
-
-class Passages:
-    """Holds frames of one passage back, and gives them as one.
-
-    The frame that leaves is the last of them with all of the text, because what else it may hold (figures of usage, a
-    number) counts for all before it. A wire says by a strict type which frames hold nothing but text, so that anything
-    unknown in a frame, a signature, a citation, an end, keeps it as it is.
-    """
-
-    def __init__(self, form: TextForm) -> None:
-        self.passage_of = form.passage_of
-        self._form = form
-        self._passage: object = None
-        self._texts: list[str] = []
-        self._last = Frame()
-
-    @property
-    def is_holding(self) -> bool:
-        return bool(self._texts)
-
-    def hold(self, frame: Frame) -> Joined | None:
-        """Holds a frame back. Returns what was held of another passage."""
-        assert frame.text is not None
-        passage, text = frame.text
-        held = self.release() if passage != self._passage else None
-        self._passage, self._last = passage, frame
-        self._texts.append(text)
-        return held
-
-    def release(self) -> Joined | None:
-        """What is held, as one frame."""
-        if not self._texts:
-            return None
-        texts, self._texts, self._passage = self._texts, [], None
-        if len(texts) == 1:
-            return self._last, None
-        return self._last, self._form.with_text(codec.decode(self._last.payload or b""), "".join(texts))
-
-
-class StrictText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The root of the types that a wire's frames of text are read as."""
 
 
 # -- the collapser -----------------------------------------------------------------------------------------------------
@@ -564,8 +399,8 @@ class Collapser(ABC, Generic[C]):
                     else:
                         out += self._release()
                         out += self._passes_slot(slot)
-                case CallSlot():
-                    call: Any = slot.call
+                case CollapsibleCall():
+                    call: Any = slot
                     out += self._release()
                     if call.state == "completed":
                         self._thoughts.lead()
@@ -622,8 +457,206 @@ class NumberedCollapser(Collapser[N]):
             self._missing.append(call.index)
         return []
 
+    def _passes_slot(self, slot: Passing) -> list[Output]:
+        if isinstance(slot, NewMessage):
+            self._missing.clear()
+        return super()._passes_slot(slot)
+
     def _moved_up(self, index: int) -> int:
         return index - sum(missing < index for missing in self._missing)
+
+
+# -- calls that are blocks ---------------------------------------------------------------------------------------------
+# A start names the call, deltas bring its arguments, and a stop ends it; they are distinguished by the number of the block.
+
+Part: TypeAlias = Literal["start", "delta", "stop", "message"]
+"""What an event is: a part of a block, or the beginning of a message."""
+
+
+class BlockCall(NumberedCall):
+    """A call and the frames of its block that leave with it."""
+
+    start: Frame
+    delta: Frame | None = None  # the first one
+    stop: Frame | None = None
+
+
+class BlockCollapser(NumberedCollapser[BlockCall]):
+    """Writes a call as one block. A wire says what its frames look like, and which field has the number of a block.
+
+    A whole call is its block's start and stop as they came, and between them one delta with all of its arguments. Where the
+    start brought arguments (some servers, and Anthropic's programmatic calls), they are moved into that delta: not every
+    reader of streams looks for them in the start, and one that does not would run the tool with nothing.
+
+    Blocks after one that was left out are numbered anew, because SDKs take a block's number for its place in the message.
+    """
+
+    _call_type = BlockCall
+    _number: ClassVar[str] = "index"
+
+    @abstractmethod
+    def _seen(self, frame: Frame, chunk: Any) -> tuple[Part | None, int | None]:
+        """Which part of which block an event is; nothing if it is something else."""
+
+    def _names_of(self, part: Part, index: int | None, chunk: Any) -> Sequence[object] | None:
+        """The names that tell the reasoning in an event from all other; None if it is not an event of reasoning."""
+        return None
+
+    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
+        """The payload of a call's start without the arguments that it may have brought, and a delta for them."""
+        return start, None
+
+    @abstractmethod
+    def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
+        """The payload of a delta with other arguments."""
+
+    def _has_number(self, event: dict[str, Any]) -> bool:
+        """Whether an event has the number of a block that may move up."""
+        return isinstance(event.get(self._number), int)
+
+    def _is_mere_delta(self, call: BlockCall, frame: Frame, chunk: Any) -> bool:
+        if call.delta is None:
+            call.delta = frame
+        return True
+
+    def _place(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
+        part, index = (None, None) if chunk is None else self._seen(frame, chunk)
+        if index is not None:
+            self._highest = max(self._highest, index)
+        call = self._calls.get(pieces[0]) if pieces else None
+        if part is None:
+            self._slots.add_aside(frame)
+        elif part == "message":
+            self._reasoning.clear()
+            self._highest = -1
+            self._slots.append(NewMessage(frame, counts=False))
+        elif call is not None and call.collapsed:
+            self._withhold(call, part, index, frame)
+        elif (names := self._names_of(part, index, chunk)) is not None:
+            self._reasoning.add(index)
+            self._slots.append(Reasoning(frame, *names))
+        elif part == "stop" and index in self._reasoning:
+            self._reasoning.discard(index)
+            self._slots.append(Reasoning(frame))
+        else:
+            self._slots.append(Passing(frame))
+
+    def _withhold(self, call: BlockCall, part: Part, index: int | None, frame: Frame) -> None:
+        """Keeps what is needed of a frame of a collapsed call."""
+        match part:
+            case "start":
+                call.start, call.index = frame, index
+                self._reasoning.discard(index)
+                self._slots.place(call)
+            case "delta":
+                call.delta = call.delta or frame
+            case _:
+                call.stop = frame
+
+    def _whole(self, call: BlockCall) -> list[Output]:
+        start = read_json(call.start.payload)
+        bare, made = self._split(start)
+        leaving = [self._passed(call.start, changed(start, bare))]
+        delta = call.delta or made
+        if delta is not None:
+            before = read_json(delta.payload)
+            leaving.append(self._passed(delta, changed(before, self._with_arguments(before, call.args_json))))
+        if call.stop is not None:
+            leaving.append(self._passed(call.stop))
+        return [Output(b"".join(leaving), (call.call_id,))]
+
+    def _passed(self, frame: Frame, value: Any = None) -> bytes:
+        if self._missing:
+            event = read_json(frame.payload) if value is None else value
+            if isinstance(event, dict) and self._has_number(event):
+                value = changed(event, {**event, self._number: self._moved_up(event[self._number])}) or value
+        return super()._passed(frame, value)
+
+
+# -- calls in chunks that may hold more --------------------------------------------------------------------------------
+
+
+class ChunkCall(CollapsibleCall, ABC):
+    """A call that is folded from the parts of its chunks. ``frame`` and ``began_in``: the first of these, as it came."""
+
+    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
+        super().__init__(call_id, collapsed=collapsed)
+        self.frame = Frame()
+        self.began_in: dict[str, Any] = {}
+
+    @abstractmethod
+    def add(self, part: dict[str, Any]) -> None:
+        """Adds what a part of a chunk holds."""
+
+
+class OwnedPiece(NamedTuple):
+    """A piece of a chunk, and whose it is. ``begins``: the call begins with it; ``is_withheld``: it leaves with the call."""
+
+    piece: dict[str, Any]
+    call: Any = None
+    begins: bool = False
+    is_withheld: bool = False
+
+
+class Split(NamedTuple):
+    """A part of a chunk, and the call that it is withheld for. ``begun``: pieces with which calls begin that pass in it."""
+
+    part: dict[str, Any]
+    call: Any = None
+    begun: Sequence[tuple[int, OwnedPiece]] = ()
+
+
+class Chunk(Passing):
+    """A chunk with pieces of calls, or a part of one: then ``is_changed``, and ``value`` takes the place of the frame's."""
+
+    __slots__ = ("begun", "is_changed", "value")
+
+    def __init__(self, frame: Frame, split: Split, *, is_changed: bool) -> None:
+        super().__init__(frame)
+        self.value = split.part
+        self.begun = split.begun
+        self.is_changed = is_changed
+
+
+S = TypeVar("S", bound=ChunkCall)
+
+
+class ChunkCollapser(Collapser[S]):
+    """Gives the parts of chunks their places, for responses whose chunks may hold pieces of several calls, and more.
+
+    A wire splits a chunk into chunks, each with a piece of one collapsed call or with none. What says something by itself,
+    and is no piece of a collapsed call, passes: content before a call leaves before it, a finish reason after it. What says
+    nothing by itself goes with the call, which keeps all that its parts bring (``add``) and leaves in a chunk made of it.
+    """
+
+    @abstractmethod
+    def _split(self, chunk: dict[str, Any], calls: Sequence[S | None]) -> Iterable[Split]:
+        """The parts of a chunk in their order. ``calls``: whose its pieces are; those after an error have no owner."""
+
+    def _place(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
+        value = read_json(frame.payload) if pieces else None
+        if value is None:
+            self._slots.append(Passing(frame))
+            return
+        for split in self._split(value, [self._calls.get(piece) for piece in pieces]):
+            call = split.call
+            if call is None:
+                self._slots.append(Chunk(frame, split, is_changed=split.part != value))
+                continue
+            if not call.began_in or call.is_aside:
+                call.frame, call.began_in = frame, value
+                self._slots.place(call)
+            call.add(split.part)
+
+    def _passes_slot(self, slot: Passing) -> list[Output]:
+        return self._passes_chunk(slot) if isinstance(slot, Chunk) else super()._passes_slot(slot)
+
+    def _passes_chunk(self, slot: Chunk) -> list[Output]:
+        """A chunk whose turn has come."""
+        return [Output(self._passed(slot.frame, slot.value if slot.is_changed else None))]
+
+
+# -- what they share ---------------------------------------------------------------------------------------------------
 
 
 def changed(before: Any, after: Any) -> Any:

@@ -20,8 +20,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.wire.blocks import BlockCollapser, NewMessage, Part
-from callstream.wire.collapsing import LoneReasoning, Output, Passing, Reasoning, changed, read_json
+from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Output, Part, changed, read_json
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame
 from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
@@ -36,13 +35,19 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
+from callstream.wire.slots import Passing
 from callstream.wire.transcript import WireCall, json_text
 
 NORMAL_STATUSES = frozenset({"completed", "requires_action"})
 CONTINUES = "requires_continuation"
 CALL, THOUGHT = "function_call", "thought"
 CONTENTS = ("text", "image", "audio", "video", "document")
-_PARTS: dict[str, Part] = {"step.start": "start", "step.delta": "delta", "step.stop": "stop"}
+_PARTS: dict[str, Part] = {
+    "step.start": "start",
+    "step.delta": "delta",
+    "step.stop": "stop",
+    "interaction.created": "message",
+}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -243,30 +248,19 @@ class GeminiInteractionsCollapser(BlockCollapser):
     What the server stores is its own copy, in which that call still is.
     """
 
+    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
+        return _PARTS.get(chunk.event_type), chunk.index
+
+    def _names_of(self, part: Part, index: int | None, chunk: StreamEvent) -> Sequence[object] | None:
+        if part == "start":
+            return (chunk.step.signature,) if chunk.step is not None and chunk.step.type == THOUGHT else None
+        return (chunk.delta and chunk.delta.signature,) if part == "delta" and index in self._reasoning else None
+
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
-        if chunk is None:
-            self._slots.add_aside(frame)
-            return
-        call = self._calls.get(pieces[0]) if pieces else None
-        part = _PARTS.get(chunk.event_type)
-        if call is not None and call.collapsed and part is not None:
-            self._withhold(call, part, chunk.index, frame)
-        elif part == "start" and chunk.step is not None and chunk.step.type == THOUGHT:
-            self._reasoning.add(chunk.index)
-            self._slots.append(Reasoning(frame, chunk.step.signature))
-        elif part is not None and chunk.index in self._reasoning:
-            self._slots.append(Reasoning(frame, chunk.delta and chunk.delta.signature))
-            if part == "stop":
-                self._reasoning.discard(chunk.index)
-        elif part is not None:
-            self._slots.append(Passing(frame))
-        elif chunk.event_type == "interaction.created":
-            self._reasoning.clear()
-            self._slots.append(NewMessage(frame, counts=False))
-        elif chunk.event_type == "interaction.completed":
+        if chunk is not None and chunk.event_type == "interaction.completed":
             self._slots.append(Completed(frame, counts=False))
         else:
-            self._slots.add_aside(frame)
+            super()._place(frame, chunk, pieces)
 
     def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
         step = start["step"]

@@ -15,8 +15,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.wire.chunks import ChunkCall, ChunkCollapser, Split
-from callstream.wire.collapsing import Output, changed
+from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Output, Split, changed
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Framing, JsonLinesFraming
 from callstream.wire.provider import AnswerKind, IsLeftOut, Provider

@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.chunks import Chunk, ChunkCall, ChunkCollapser, OwnedPiece, Split
-from callstream.wire.collapsing import Output, Passage, StrictText
+from callstream.wire.collapsing import Chunk, ChunkCall, ChunkCollapser, Output, OwnedPiece, Split
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.gemini.decoding import GeminiDecoder, plain_token
@@ -36,6 +35,7 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
+from callstream.wire.slots import Passage, StrictText
 
 SENTINEL = base64.b64encode(b"skip_thought_signature_validator").decode()
 """What Gemini accepts for a signature where there is none."""

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from callstream.wire.chunks import Chunk, ChunkCall, ChunkCollapser, OwnedPiece, Split
-from callstream.wire.collapsing import Output, Passage, StrictText, changed
+from callstream.wire.collapsing import Chunk, ChunkCall, ChunkCollapser, Output, OwnedPiece, Split, changed
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.joining import Joint, Saying, add_usage
@@ -35,6 +34,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
+from callstream.wire.slots import Passage, StrictText
 
 # What every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})

@@ -16,13 +16,8 @@ import msgspec
 from callstream import codec
 from callstream.wire.collapsing import (
     LoneReasoning,
-    NumberedCall,
     NumberedCollapser,
     Output,
-    Passage,
-    Passing,
-    Reasoning,
-    StrictText,
     changed,
     read_json,
 )
@@ -50,6 +45,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
+from callstream.wire.slots import NewMessage, NumberedCall, Passage, Passing, Reasoning, StrictText
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -75,12 +71,6 @@ class ItemCall(NumberedCall):
     @property
     def text_field(self) -> str:
         return "arguments" if self.encoding == "json" else "input"
-
-
-class ResponseStart(Passing):
-    """A new response: its items are numbered from the beginning."""
-
-    __slots__ = ()
 
 
 class ResponseEnd(Passing):
@@ -226,7 +216,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
         if event.type == "response.created":
             self._sign_of_life = _in_progress(frame)
             self._reasoning.clear()
-            self._slots.append(ResponseStart(frame, counts=False))
+            self._slots.append(NewMessage(frame, counts=False))
         elif event.type in ASIDES or not event.type.startswith("response."):
             self._slots.add_aside(frame)
         else:
@@ -275,8 +265,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
     def _passes_slot(self, slot: Passing) -> list[Output]:
         if isinstance(slot, ResponseEnd):
             return [self._ended(slot)]
-        if isinstance(slot, ResponseStart):
-            self._missing.clear()
+        if isinstance(slot, NewMessage):
             self._floor = None
         return super()._passes_slot(slot)
 
