@@ -11,8 +11,7 @@ from typing import assert_never
 
 from callstream.errors import UsageError
 from callstream.testing.encoders.anthropic import AnthropicEncoder
-from callstream.testing.encoders.bedrock_converse import BedrockConverseEncoder
-from callstream.testing.encoders.bedrock_invoke import BedrockInvokeEncoder
+from callstream.testing.encoders.bedrock import BedrockConverseEncoder, BedrockInvokeEncoder
 from callstream.testing.encoders.cohere import CohereEncoder
 from callstream.testing.encoders.encoder import Encoder, dumps
 from callstream.testing.encoders.gemini import GeminiEncoder

@@ -19,7 +19,7 @@ from callstream.testing.encoders.encoder import (
     Encoder,
     Form,
     argument_text,
-    dumps,
+    named_event,
     numbers_of,
     payload_of,
     refuse_custom,
@@ -76,7 +76,6 @@ class AnthropicEncoder(Encoder):
         self._content: list[dict[str, Any]] = []
         self._open = False
         self._stop_reason: str | None = None
-        self._malformed: str | None = None
 
     def begin(self) -> Iterator[bytes]:
         yield _event("message_start", message=self._message(1))
@@ -104,13 +103,11 @@ class AnthropicEncoder(Encoder):
     def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "anthropic")
         text = argument_text(call, _SPACED)
-        call_id = self.call_id(call, "toolu_")
-        block = {"type": "tool_use", "id": call_id, "name": call.name, "input": {}, "caller": {"type": "direct"}}
-        if call_id is None:
-            del block["id"]
+        block: dict[str, Any] = {"type": "tool_use", **self.named(call, "toolu_"), "name": call.name, "input": {}}
+        block["caller"] = {"type": "direct"}
         pieces = self.argument_pieces(call, text)
-        args = _parsed(text)
-        if not call.streamed and call.stop_after is None and args is not None:
+        args = self.parsed(text) if call.stop_after is None else None
+        if not call.streamed and args is not None:
             # A call that came whole has its input in the start of its block, and no delta.
             yield from self._start(block | {"input": args})
             yield self._stop()
@@ -120,7 +117,8 @@ class AnthropicEncoder(Encoder):
             yield self._delta(type="input_json_delta", partial_json=piece)
         if call.stop_after is None:
             self._content[-1]["input"] = args
-            self._malformed = text if args is None else self._malformed
+            if args is None:
+                self._malformed = text
             yield self._stop()
 
     def failure(self, step: Failure) -> Iterator[bytes]:
@@ -140,8 +138,7 @@ class AnthropicEncoder(Encoder):
         yield _event("message_stop")
 
     def whole(self) -> Any:
-        if self._malformed is not None:
-            raise UsageError(f"a whole anthropic answer cannot carry text that is not JSON: {self._malformed!r:.80}")
+        self.refuse_malformed("a whole anthropic answer")
         return self._message(self.output_tokens) | {"content": self._content}
 
     def error(self, step: Failure) -> Any:
@@ -192,15 +189,7 @@ def _usage(output_tokens: int) -> dict[str, Any]:
 
 
 def _event(name: str, **fields: Any) -> bytes:
-    return f"event: {name}\ndata: {dumps({'type': name, **fields})}\n\n".encode()
-
-
-def _parsed(text: str) -> Any:
-    """The input as a whole answer holds it; None for text that is not JSON, which only a stream can carry."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    return named_event(name, {"type": name, **fields})
 
 
 # -- arguments that are held back --------------------------------------------------------------------------------------

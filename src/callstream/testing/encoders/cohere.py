@@ -10,8 +10,8 @@ from callstream.testing.encoders.encoder import (
     Carrying,
     Encoder,
     argument_text,
-    dumps,
     merge_frames,
+    named_event,
     numbers_of,
     refuse_custom,
 )
@@ -73,11 +73,8 @@ class CohereEncoder(Encoder):
     def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "cohere")
         index = len(self._tool_calls)
-        call_id = self.call_id(call, f"{call.name}_")
         function = {"name": call.name, "arguments": ""}
-        entry: dict[str, Any] = {"id": call_id, "type": "function", "function": function}
-        if call_id is None:
-            del entry["id"]
+        entry: dict[str, Any] = {**self.named(call, f"{call.name}_"), "type": "function", "function": function}
         pieces = self.argument_pieces(call, argument_text(call, _SPACED))
         self._tool_calls.append(entry | {"function": function | {"arguments": "".join(pieces)}})
         yield _event("tool-call-start", index=index, delta={"message": {"tool_calls": entry}})
@@ -126,7 +123,7 @@ class CohereEncoder(Encoder):
 
 
 def _event(name: str, **fields: Any) -> bytes:
-    return f"event: {name}\ndata: {dumps({'type': name, **fields})}\n\n".encode()
+    return named_event(name, {"type": name, **fields})
 
 
 def _append_arguments(taken: dict[str, Any], into: dict[str, Any]) -> None:

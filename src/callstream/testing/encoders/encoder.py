@@ -81,6 +81,7 @@ class Encoder(ABC):
         self.response_number = first_id
         self.next_id = first_id
         self.sent = 0
+        self._malformed: str | None = None
 
     @abstractmethod
     def begin(self) -> Iterator[bytes]: ...
@@ -118,6 +119,24 @@ class Encoder(ABC):
             number, self.next_id = self.next_id, self.next_id + 1
             return f"{prefix}{number}"
         return call.call_id or None
+
+    def named(self, call: ToolCall, prefix: str, field: str = "id") -> dict[str, str]:
+        """The field that has the call's id; nothing where the wire carries none."""
+        call_id = self.call_id(call, prefix)
+        return {} if call_id is None else {field: call_id}
+
+    def parsed(self, text: str) -> Any:
+        """The arguments as a whole answer holds them; None for text that is not JSON, which only a stream can carry."""
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            self._malformed = text
+            return None
+
+    def refuse_malformed(self, answer: str) -> None:
+        """Refuses to give a whole answer with a call whose text was not JSON."""
+        if self._malformed is not None:
+            raise UsageError(f"{answer} cannot carry text that is not JSON: {self._malformed!r:.80}")
 
     def pieces(self, text: str, size: int | None) -> list[str]:
         """The text cut into deltas, and counted for the usage figures."""
@@ -186,6 +205,11 @@ def with_payload(frame: bytes, payload: dict[str, Any]) -> bytes:
     """The server-sent event with another payload."""
     head, _, _ = frame.decode().partition("data: ")
     return f"{head}data: {dumps(payload)}\n\n".encode()
+
+
+def named_event(name: str, payload: dict[str, Any]) -> bytes:
+    """A server-sent event with a name."""
+    return f"event: {name}\ndata: {dumps(payload)}\n\n".encode()
 
 
 def numbers_of(frames: list[bytes], *marks: str) -> list[int]:

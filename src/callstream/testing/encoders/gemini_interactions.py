@@ -8,13 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.errors import UsageError
 from callstream.testing.encoders.encoder import (
     Carrying,
     Encoder,
     argument_text,
-    dumps,
     merge_frames,
+    named_event,
     numbers_of,
     payload_of,
     refuse_custom,
@@ -57,7 +56,6 @@ class GeminiInteractionsEncoder(Encoder):
         super().__init__(model, first_id)
         self._steps: list[dict[str, Any]] = []
         self._status = "in_progress"
-        self._malformed: str | None = None
 
     def begin(self) -> Iterator[bytes]:
         yield _event("interaction.created", interaction=self._interaction())
@@ -92,18 +90,11 @@ class GeminiInteractionsEncoder(Encoder):
     def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "gemini_interactions")
         text = argument_text(call)
-        call_id = self.call_id(call, "fc_")
-        step: dict[str, Any] = {"id": call_id, "type": "function_call", "name": call.name, "arguments": {}}
-        if call_id is None:
-            del step["id"]
-        yield self._start(step)
+        yield self._start({**self.named(call, "fc_"), "type": "function_call", "name": call.name, "arguments": {}})
         for piece in self.argument_pieces(call, text):
             yield self._delta(type="arguments_delta", arguments=piece)
         if call.stop_after is None:
-            try:
-                self._steps[-1]["arguments"] = json.loads(text)
-            except (ValueError, RecursionError):
-                self._malformed = text
+            self._steps[-1]["arguments"] = self.parsed(text)
             yield self._stop()
 
     def failure(self, step: Failure) -> Iterator[bytes]:
@@ -117,8 +108,7 @@ class GeminiInteractionsEncoder(Encoder):
         yield b"event: done\ndata: [DONE]\n\n"
 
     def whole(self) -> Any:
-        if self._malformed is not None:
-            raise UsageError(f"a whole interaction cannot carry text that is not JSON: {self._malformed!r:.80}")
+        self.refuse_malformed("a whole interaction")
         return self._interaction() | self._end() | {"steps": self._steps}
 
     def error(self, step: Failure) -> Any:
@@ -159,7 +149,7 @@ class GeminiInteractionsEncoder(Encoder):
 
 
 def _event(name: str, **fields: Any) -> bytes:
-    return f"event: {name}\ndata: {dumps({**fields, 'event_type': name})}\n\n".encode()
+    return named_event(name, {**fields, "event_type": name})
 
 
 def _append_arguments(taken: dict[str, Any], into: dict[str, Any]) -> None:

@@ -57,9 +57,9 @@ class OllamaEncoder(Encoder):
             if call.stop_after is not None:
                 continue
             self.sent += len(str(call.args))
-            call_id = self.call_id(call, "call_")
+            named = self.named(call, "call_")
             function = {"index": len(self._calls), "name": call.name, "arguments": call.args}
-            entry = {"function": function} if call_id is None else {"id": call_id, "function": function}
+            entry = {**named, "function": function}
             self._calls.append(entry)
             yield self._line(tool_calls=[entry])
 

@@ -67,10 +67,8 @@ class OpenAIChatEncoder(OpenAIEncoder):
 
     def _declare(self, call: ToolCall) -> dict[str, Any]:
         refuse_custom(call, "openai_chat")
-        call_id = self.call_id(call, "call_")
-        entry: dict[str, Any] = {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        if call_id is None:
-            del entry["id"]
+        function = {"name": call.name, "arguments": ""}
+        entry: dict[str, Any] = {**self.named(call, "call_"), "type": "function", "function": function}
         if call.signature is not None:
             entry["extra_content"] = {"google": {"thought_signature": call.signature}}
         self._tool_calls.append(entry)

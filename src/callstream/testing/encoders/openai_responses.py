@@ -12,7 +12,7 @@ from callstream.testing.encoders.encoder import (
     OpenAIEncoder,
     alternating,
     argument_text,
-    dumps,
+    named_event,
     numbers_of,
     payload_of,
     with_payload,
@@ -89,14 +89,12 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         yield from alternating([self._call(call, self._declare(call)) for call in calls])
 
     def _declare(self, call: ToolCall) -> int:
-        call_id = {"call_id": self.call_id(call, "call_")}
-        if call_id["call_id"] is None:
-            call_id = {}
+        named = self.named(call, "call_", "call_id")
         if call.custom:
             return self._add(
-                "ctc", {"type": "custom_tool_call", "status": "in_progress", "input": "", **call_id, "name": call.name}
+                "ctc", {"type": "custom_tool_call", "status": "in_progress", "input": "", **named, "name": call.name}
             )
-        item = {"type": "function_call", "status": "in_progress", "arguments": "", **call_id, "name": call.name}
+        item = {"type": "function_call", "status": "in_progress", "arguments": "", **named, "name": call.name}
         if call.namespace is not None:
             item["namespace"] = call.namespace
         return self._add("fc", item)
@@ -157,7 +155,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
     def _event(self, name: str, **fields: Any) -> bytes:
         payload = {"type": name, **fields, "sequence_number": self._sequence_number}
         self._sequence_number += 1
-        return f"event: {name}\ndata: {dumps(payload)}\n\n".encode()
+        return named_event(name, payload)
 
     def _response(self) -> dict[str, Any]:
         running = self._state["status"] == "in_progress"

@@ -1,18 +1,25 @@
-"""Amazon Bedrock's Converse: an AWS event stream, one content block after another, ``messageStart`` to ``metadata``."""
+"""Amazon Bedrock, in AWS event streams.
+
+Converse: one content block after another, ``messageStart`` to ``metadata``. InvokeModel: the events of Anthropic's Messages
+API, each in a chunk.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from callstream.errors import UsageError
+from callstream.testing.encoders.anthropic import AnthropicEncoder
 from callstream.testing.encoders.encoder import Carrying, Encoder, Form, argument_text, dumps, refuse_custom
 from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
-from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming, write_event, write_exception
+from callstream.wire.eventstream import CONTENT_TYPE, ChunkFraming, EventStreamFraming, write_event, write_exception
+from callstream.wire.framing import SseFraming, plain_event
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_PADDING = "abcdefghijklmnopqrstuvwxyz"
+_LETTERS = _PADDING + _PADDING.upper()
 _EXCEPTIONS = {
     400: "ValidationException",
     403: "AccessDeniedException",
@@ -65,7 +72,6 @@ class BedrockConverseEncoder(Encoder):
         self._content: list[dict[str, Any]] = []
         self._open = False
         self._stop_reason: str | None = None
-        self._malformed: str | None = None
 
     def begin(self) -> Iterator[bytes]:
         yield _event("messageStart", role="assistant")
@@ -91,10 +97,8 @@ class BedrockConverseEncoder(Encoder):
     def _call(self, call: ToolCall) -> Iterator[bytes]:
         refuse_custom(call, "bedrock_converse")
         text = argument_text(call)
-        use = {"toolUseId": self.call_id(call, "tooluse_"), "name": call.name}
-        if use["toolUseId"] is None:
-            del use["toolUseId"]
-        self._content.append({"toolUse": use | {"input": {} if call.stop_after is not None else self._parsed(text)}})
+        use = {**self.named(call, "tooluse_", "toolUseId"), "name": call.name}
+        self._content.append({"toolUse": use | {"input": {} if call.stop_after is not None else self.parsed(text)}})
         self._open = True
         yield _event("contentBlockStart", contentBlockIndex=len(self._content) - 1, start={"toolUse": use})
         # Claude begins with an empty delta; a model that sends its arguments whole, such as Nova, does not.
@@ -116,10 +120,7 @@ class BedrockConverseEncoder(Encoder):
         yield _event("metadata", usage=self._usage(), metrics={"latencyMs": 700})
 
     def whole(self) -> Any:
-        if self._malformed is not None:
-            raise UsageError(
-                f"a whole bedrock_converse answer cannot carry text that is not JSON: {self._malformed!r:.80}"
-            )
+        self.refuse_malformed("a whole bedrock_converse answer")
         return {
             "output": {"message": {"role": "assistant", "content": self._content}},
             "stopReason": self._stop_reason,
@@ -145,16 +146,67 @@ class BedrockConverseEncoder(Encoder):
     def _usage(self) -> dict[str, int]:
         return {"inputTokens": 25, "outputTokens": self.output_tokens, "totalTokens": 25 + self.output_tokens}
 
-    def _parsed(self, text: str) -> Any:
-        """The input as a whole answer holds it; None for text that is not JSON, which only a stream can carry."""
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            self._malformed = text
-            return None
-
 
 def _event(event_type: str, **fields: Any) -> bytes:
     """An event, with the padding by which Bedrock hides the length of its text."""
     text = dumps(fields)
     return write_event(event_type, dumps({**fields, "p": _LETTERS[: len(text) % len(_LETTERS)]}).encode())
+
+
+class BedrockInvokeEncoder(AnthropicEncoder):
+    model = "us.anthropic.claude-sonnet-5-5-20250929-v1:0"
+    path = re.compile(r"/model/(?P<model>.+)/(?P<verb>invoke-with-response-stream|invoke)$")
+    place = "/model/{model}/invoke-with-response-stream"
+    upstream = BedrockConverseEncoder.upstream
+    variables = (*BedrockConverseEncoder.variables, "ANTHROPIC_BEDROCK_BASE_URL")
+    credentials = BedrockConverseEncoder.credentials
+    stream_type = BedrockConverseEncoder.stream_type
+    request_id = BedrockConverseEncoder.request_id
+    failure_status = BedrockConverseEncoder.failure_status
+    is_text = False
+
+    @classmethod
+    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+        return "events" if verb == "invoke-with-response-stream" else "whole"
+
+    @classmethod
+    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
+        events = [plain_event(b"", ChunkFraming().feed(frame)[0].payload or b"") for frame in frames]
+        return list(_chunks(super().carry(events, carrying)))
+
+    def begin(self) -> Iterator[bytes]:
+        return _chunks(super().begin())
+
+    def text(self, step: Text) -> Iterator[bytes]:
+        return _chunks(super().text(step))
+
+    def thought(self, step: Thought) -> Iterator[bytes]:
+        return _chunks(super().thought(step))
+
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
+        return _chunks(super().calls(calls))
+
+    def finish(self, reason: str | None) -> Iterator[bytes]:
+        return _chunks(super().finish(reason))
+
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        return self._aws().failure(step)
+
+    def error(self, step: Failure) -> Any:
+        return self._aws().error(step)
+
+    def refusal(self, step: HttpError) -> Any:
+        return self._aws().refusal(step)
+
+    def _aws(self) -> BedrockConverseEncoder:
+        """Errors are the service's, whatever the operation."""
+        return BedrockConverseEncoder(self.model_name, self.response_number)
+
+
+def _chunks(events: Iterable[bytes]) -> Iterator[bytes]:
+    """Server-sent events as chunks; pings do not come through Bedrock."""
+    for event in events:
+        payload = SseFraming().feed(event)[0].payload or b""
+        if payload != b'{"type": "ping"}':
+            chunk = {"bytes": base64.b64encode(payload).decode(), "p": _PADDING[: len(payload) % len(_PADDING)]}
+            yield write_event("chunk", dumps(chunk).encode())
