@@ -12,8 +12,7 @@ from typing import Any
 from callstream.errors import UsageError
 from callstream.events import RequestEvent
 from callstream.wire.anthropic import Anthropic
-from callstream.wire.bedrock_converse import BedrockConverse
-from callstream.wire.bedrock_invoke import BedrockInvoke
+from callstream.wire.bedrock import BedrockConverse, BedrockInvoke
 from callstream.wire.cohere import Cohere
 from callstream.wire.decoder import Decoder
 from callstream.wire.gemini import Gemini

@@ -335,9 +335,6 @@ class AnthropicJoint(Joint):
             self._missing.append(index)
         return None
 
-    def _event_name(self, value: dict[str, Any]) -> bytes:
-        return str(value["type"]).encode()
-
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
         index = self._moved_by
         yield {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
@@ -527,10 +524,8 @@ class Anthropic(Provider):
         )
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        answer["content"] = list(
-            kept(
-                answer["content"],
-                is_left_out=lambda block: block.get("type") == "tool_use" and is_left_out(),
-                is_reasoning=lambda block: block.get("type") in THINKING,
-            )
+        answer["content"] = kept(
+            answer["content"],
+            is_left_out=lambda block: block.get("type") == "tool_use" and is_left_out(),
+            is_reasoning=lambda block: block.get("type") in THINKING,
         )

@@ -9,7 +9,6 @@ error as a text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,8 +17,7 @@ from callstream.errors import WireError
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import Decoder, error_in, reported
 from callstream.wire.framing import Frame
-from callstream.wire.provider import IsLeftOut, Provider
-from callstream.wire.requests import Notes, Request, RequestTurn, add_note, chat_turns, declared_functions, note_text
+from callstream.wire.provider import ChatProvider, IsLeftOut
 from callstream.wire.transcript import WireCall, text_of
 
 NORMAL_FINISHES = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
@@ -234,20 +232,11 @@ def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
-class Cohere(Provider):
+class Cohere(ChatProvider):
     wire = "cohere"
     path = re.compile(r"/v2/chat$")
     decoder = CohereDecoder
     collapser = CohereCollapser
-
-    def turns(self, body: bytes) -> Iterator[RequestTurn]:
-        return chat_turns(self.wire, body)
-
-    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
-        return declared_functions(request)
-
-    def add_notes(self, request: Request, notes: Notes) -> Request | None:
-        return add_note(request, note_text(notes))
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["message"]

@@ -45,7 +45,8 @@ class Decoder(ABC, Generic[Chunk]):
         self._transcript = Transcript(new_id or (lambda: f"call_{next(numbers)}"))
         self._tools = tools or {}
         self._last_payload: bytes | None = None
-        self._error: WireError | None = None
+        self.error: WireError | None = None
+        """What broke the decoder: it has returned its last events, and raises this from now on."""
         self.framing = self._framing()
         self.chunk: Chunk | None = None
         """What the frame read last holds, as far as the decoder looks at it; None if it held nothing to read."""
@@ -61,11 +62,6 @@ class Decoder(ABC, Generic[Chunk]):
     def is_bare(self) -> bool:
         """Whether the payload read last was a bare piece, as expected: nothing else is in it."""
         return self._bare_payloads is not None and isinstance(self.chunk, self._bare_payloads.type)
-
-    @property
-    def error(self) -> WireError | None:
-        """What broke the decoder: it has returned its last events, and raises this from now on."""
-        return self._error
 
     @property
     def pieces(self) -> list[str | None]:
@@ -107,14 +103,14 @@ class Decoder(ABC, Generic[Chunk]):
 
     def feed(self, data: bytes) -> list[WireEvent]:
         """The events that these bytes of a streamed answer make known."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._read_all(self.framing.feed(data))
 
     def read(self, frame: Frame) -> list[WireEvent]:
         """The events of one frame of a body that was cut with ``framing``."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._read_all((frame,))
 
     def end(self) -> list[WireEvent]:
@@ -263,11 +259,11 @@ class Decoder(ABC, Generic[Chunk]):
         return failed or WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}")
 
     def _raise_if_broken(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def _broken(self, error: WireError) -> list[WireEvent]:
-        self._error = error
+        self.error = error
         self._transcript.finish_calls(normal=False, reason="interrupted", detail=str(error))
         self._transcript.end_messages()
         events = self._transcript.pop()

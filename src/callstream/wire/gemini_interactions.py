@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -23,7 +22,7 @@ from callstream.events import ResultReceived
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Output, Part, changed, read_json
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Frame
-from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
+from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept, kept_in_background
 from callstream.wire.requests import (
     MODEL,
     Notes,
@@ -387,10 +386,7 @@ class GeminiInteractions(Provider):
         return request.rewritten()
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
-        """Of what was asked for in the background, which is stored."""
-        fields = request.fields
-        is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
-        return f"{request.path}/{quote(answer_id, safe='')}" if is_kept else None
+        return kept_in_background(request, answer_id)
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         kind = super().answer_kind(request, status, content_type)
@@ -398,10 +394,8 @@ class GeminiInteractions(Provider):
         return kind if request.body or kind == "stream" else None
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        answer["steps"] = list(
-            kept(
-                answer["steps"],
-                is_left_out=lambda step: step.get("type") == CALL and is_left_out(),
-                is_reasoning=lambda step: step.get("type") == THOUGHT and not stored,
-            )
+        answer["steps"] = kept(
+            answer["steps"],
+            is_left_out=lambda step: step.get("type") == CALL and is_left_out(),
+            is_reasoning=lambda step: step.get("type") == THOUGHT and not stored,
         )

@@ -76,19 +76,16 @@ class Joint(ABC):
         self._cut_after([value for frame in last if isinstance(value := read_json(frame.payload), dict)])
         self.continue_at(number, items)
         values = [*self._speech(saying.text), *self._made_end("stop" if saying.is_last_word else "calls")]
-        return (
-            b"".join(plain_event(self._event_name(value), codec.encode_line(value)) for value in values)
-            + self.made_last
-        )
+        return _events(values) + self.made_last
 
     def say(self, saying: Saying, number: int) -> bytes:
         """Text after the first answer, and its end. ``number`` as for ``continue_at``."""
         rest = self._framing.pop_rest()
         self.continue_at(number)
-        said = [plain_event(self._event_name(value), codec.encode_line(value)) for value in self._speech(saying.text)]
+        said = _events(self._speech(saying.text))
         if saying.is_last_word:
             self._end = [(frame, None if value is None else self._turn_ended(value)) for frame, value in self._end]
-        return b"".join(said) + self.unjoined() + rest
+        return said + self.unjoined() + rest
 
     @classmethod
     def say_whole(cls, body: bytes, saying: Saying) -> bytes:
@@ -98,10 +95,6 @@ class Joint(ABC):
         return codec.encode_line(answer)
 
     # -- what a wire defines --
-
-    def _event_name(self, value: dict[str, Any]) -> bytes:
-        """The name of a server-sent event; empty where they have none."""
-        return b""
 
     @abstractmethod
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
@@ -163,6 +156,11 @@ class Joint(ABC):
 
     def _write(self, frame: Frame, value: dict[str, Any]) -> bytes:
         return self._framing.write(frame, codec.encode_line(value))
+
+
+def _events(values: Iterable[dict[str, Any]]) -> bytes:
+    """Server-sent events that say this; each has the name of its type, where the wire has types."""
+    return b"".join(plain_event(str(value.get("type", "")).encode(), codec.encode_line(value)) for value in values)
 
 
 def add_usage(one: Any, other: Any) -> Any:

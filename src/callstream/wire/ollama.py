@@ -18,17 +18,13 @@ from callstream.events import ResultReceived
 from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Output, Split, changed
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import Framing, JsonLinesFraming
-from callstream.wire.provider import AnswerKind, IsLeftOut, Provider
+from callstream.wire.provider import AnswerKind, ChatProvider, IsLeftOut
 from callstream.wire.requests import (
     MODEL,
-    Notes,
     Request,
     RequestTurn,
-    add_note,
     content_message,
     content_text,
-    declared_functions,
-    note_text,
     read_body,
     user_message,
 )
@@ -203,7 +199,7 @@ def _answered(message: RequestMessage, unanswered: list[tuple[str | None, str]])
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
-class Ollama(Provider):
+class Ollama(ChatProvider):
     wire = "ollama"
     path = re.compile(r"/api/chat$")
     decoder = OllamaDecoder
@@ -230,14 +226,8 @@ class Ollama(Provider):
                 case _:
                     pass  # the program's own
 
-    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
-        return declared_functions(request)
-
     def is_streamed(self, request: Request) -> bool:
         return request.fields.get("stream") is not False
-
-    def add_notes(self, request: Request, notes: Notes) -> Request | None:
-        return add_note(request, note_text(notes))
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         kind = super().answer_kind(request, status, content_type)

@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
 
 from callstream import codec
 from callstream.events import CallCompleted, CallDiscarded, CallStarted, RequestEvent, WireEvent
@@ -23,8 +24,12 @@ from callstream.wire.requests import (
     RefusedCall,
     Request,
     RequestTurn,
+    add_note,
     all_tools,
+    chat_turns,
+    declared_functions,
     last_turn,
+    note_text,
 )
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
@@ -193,8 +198,29 @@ class Provider(ABC):
         return codec.encode_line(answer)
 
 
-def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> Iterator[T]:
+class ChatProvider(Provider):
+    """A provider whose requests are written as OpenAI's chat completions, or much like them."""
+
+    def turns(self, body: bytes) -> Iterator[RequestTurn]:
+        return chat_turns(self.wire, body)
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        return declared_functions(request)
+
+    def add_notes(self, request: Request, notes: Notes) -> Request | None:
+        return add_note(request, note_text(notes))
+
+
+def kept_in_background(request: Request, answer_id: str) -> str | None:
+    """Where a provider has the answer to what was asked for in the background, which is stored."""
+    fields = request.fields
+    is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
+    return f"{request.path}/{quote(answer_id, safe='')}" if is_kept else None
+
+
+def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> list[T]:
     """The items of a whole response without those that are left out, and without reasoning that led to these alone."""
+    found: list[T] = []
     waiting: list[T] = []  # reasoning that may have led to nothing
     after_left_out = False
     for item in items:
@@ -202,16 +228,14 @@ def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Cal
             after_left_out = True
             continue
         if not is_reasoning(item):
-            yield from waiting
-            yield item
+            found += [*waiting, item]
             waiting = []
         elif after_left_out:
             waiting = [item]
         else:
             waiting.append(item)
         after_left_out = False
-    if not after_left_out:
-        yield from waiting
+    return found if after_left_out else found + waiting
 
 
 def discard_invalid(

@@ -17,20 +17,15 @@ from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
-from callstream.wire.provider import IsLeftOut, Provider
+from callstream.wire.provider import ChatProvider, IsLeftOut
 from callstream.wire.requests import (
     Asks,
-    Notes,
     RefusedCall,
     Request,
-    RequestTurn,
-    add_note,
     all_tools,
-    chat_turns,
     declared_functions,
     functions_in,
     insert_after_last,
-    note_text,
     objects_in,
     schemas,
 )
@@ -427,19 +422,13 @@ def _says(choice: dict[str, Any]) -> bool:
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 
-class OpenAIChat(Provider):
+class OpenAIChat(ChatProvider):
     wire = "openai_chat"
     path = re.compile(r"/(?:chat|agents)/completions$")
     decoder = OpenAIChatDecoder
     collapser = OpenAIChatCollapser
     joint = OpenAIChatJoint
     pieces_field = re.compile(rb"tool_stream|eager_input_streaming")
-
-    def turns(self, body: bytes) -> Iterator[RequestTurn]:
-        return chat_turns(self.wire, body)
-
-    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
-        return declared_functions(request)
 
     def offered_names(self, request: Request) -> tuple[str, ...]:
         """Functions, free-text tools, and functions declared the way that came before tools."""
@@ -471,9 +460,6 @@ class OpenAIChat(Provider):
                 entry[_EAGER] = True
             return request.rewritten() if silent else request
         return request
-
-    def add_notes(self, request: Request, notes: Notes) -> Request | None:
-        return add_note(request, note_text(notes))
 
     def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
         """The conversation, and after it the calls that the model made and their refusals."""

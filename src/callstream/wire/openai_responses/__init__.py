@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
-from urllib.parse import quote
 
 import msgspec
 
@@ -34,7 +33,7 @@ from callstream.wire.openai_responses.decoding import (
     is_call,
     read_turns,
 )
-from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
+from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept, kept_in_background
 from callstream.wire.requests import (
     Notes,
     RefusedCall,
@@ -368,9 +367,6 @@ class OpenAIResponsesJoint(Joint):
     def _kept(self, items: list[Any]) -> list[Any]:
         return [item for item in items if not (item.get("type") in CALL_ITEMS and item.get("call_id") in self._dropped)]
 
-    def _event_name(self, value: dict[str, Any]) -> bytes:
-        return str(value["type"]).encode()
-
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
         message = _message(self._response_id, text)
         begun = {**message, "status": "in_progress", "content": []}
@@ -518,10 +514,7 @@ class OpenAIResponses(Provider):
         )
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
-        """Of what was asked for in the background, which is stored."""
-        fields = request.fields
-        is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
-        return f"{request.path}/{quote(answer_id, safe='')}" if is_kept else None
+        return kept_in_background(request, answer_id)
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         """What has no body asks for a response that was asked for before: streamed it is taken up, else it is looked at."""
@@ -591,10 +584,8 @@ class OpenAIResponses(Provider):
         return request.rewritten()
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        answer["output"] = list(
-            kept(
-                answer["output"],
-                is_left_out=lambda item: is_call(item.get("type"), item.get("environment")) and is_left_out(),
-                is_reasoning=lambda item: item.get("type") == "reasoning" and not stored,
-            )
+        answer["output"] = kept(
+            answer["output"],
+            is_left_out=lambda item: is_call(item.get("type"), item.get("environment")) and is_left_out(),
+            is_reasoning=lambda item: item.get("type") == "reasoning" and not stored,
         )

@@ -1,4 +1,6 @@
-"""Amazon Bedrock, Converse: ``POST /model/{id}/converse-stream`` and ``/converse``, for the models of all makers.
+"""Amazon Bedrock: Converse, and InvokeModel. Both answer with an AWS event stream.
+
+Converse: ``POST /model/{id}/converse-stream`` and ``/converse``, for the models of all makers.
 
 Events of an AWS event stream, whose type is in the headers. A call is a content block whose start has a ``toolUse``;
 ``server_tool_use`` runs on the provider's side and is not a client call. Blocks are distinguished by ``contentBlockIndex``;
@@ -8,6 +10,12 @@ it, or comes before it.
 A guardrail, or the service that found the model's tool use malformed, objects to a call whose block was stopped before:
 such a call does not count, even if its text parses. So the end of the last block is believed when anything else follows:
 another block, the end of the message or of the body, or an error.
+
+InvokeModel: ``POST /model/{id}/invoke-with-response-stream`` and ``/invoke``, for Anthropic's models.
+
+Each chunk of the AWS event stream holds one event of Anthropic's Messages wire; requests and whole answers are those of
+Messages, too. The path does not say whose model answers, and each maker has a format of its own; Anthropic's requests are
+recognised by their ``anthropic_version``. Answers to all others pass unread.
 """
 
 from __future__ import annotations
@@ -20,12 +28,12 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived
-from callstream.wire.anthropic import add_beta
+from callstream.wire.anthropic import Anthropic, AnthropicDecoder, add_beta
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
 from callstream.wire.decoder import Decoder
-from callstream.wire.eventstream import CONTENT_TYPE, EventStreamFraming
+from callstream.wire.eventstream import CONTENT_TYPE, ChunkFraming, EventStreamFraming
 from callstream.wire.framing import Frame, Framing
-from callstream.wire.provider import IsLeftOut, Provider, kept
+from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
     Asks,
@@ -298,7 +306,7 @@ def _is_lone(reasoning: Any, lone: LoneReasoning) -> bool:
     return lone.has(reasoning.get("redactedContent"), text.get("signature") if isinstance(text, dict) else None)
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- all of Converse ---------------------------------------------------------------------------------------------------
 
 
 class BedrockConverse(Provider):
@@ -358,14 +366,53 @@ class BedrockConverse(Provider):
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["output"]["message"]
-        message["content"] = list(
-            kept(
-                message["content"],
-                is_left_out=lambda block: _is_client_call(block.get("toolUse")) and is_left_out(),
-                is_reasoning=lambda block: "reasoningContent" in block,
-            )
+        message["content"] = kept(
+            message["content"],
+            is_left_out=lambda block: _is_client_call(block.get("toolUse")) and is_left_out(),
+            is_reasoning=lambda block: "reasoningContent" in block,
         )
 
 
 def _is_client_call(use: Any) -> bool:
     return isinstance(use, dict) and use.get("type") in (None, "tool_use")
+
+
+# -- InvokeModel -------------------------------------------------------------------------------------------------------
+
+
+class BedrockInvokeDecoder(AnthropicDecoder):
+    wire = "bedrock_invoke"
+
+    def _framing(self) -> Framing:
+        return ChunkFraming()
+
+
+class BedrockInvoke(Anthropic):
+    wire = "bedrock_invoke"
+    path = re.compile(r"/model/.+/invoke(?:-with-response-stream)?$")
+    decoder = BedrockInvokeDecoder
+    joint = None  # its frames are not server-sent events
+    stream_types = (CONTENT_TYPE,)
+    pieces_field = re.compile(rb"invalid beta flag|fine-grained-tool-streaming")
+
+    def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
+        return super().declared_tools(request) if _is_anthropic(request) else {}
+
+    def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
+        return request  # Bedrock refuses the field by which Anthropic's own API is asked
+
+    def is_streamed(self, request: Request) -> bool:
+        return request.path.endswith("/invoke-with-response-stream")
+
+    def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
+        names = self.declared_tools(request)
+        if not names or not all(map(asks, names)) or not add_beta(request.fields):
+            return request
+        return request.rewritten()
+
+    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
+        return super().answer_kind(request, status, content_type) if _is_anthropic(request) else None
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic_version" in request.fields
