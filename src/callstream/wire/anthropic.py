@@ -56,7 +56,7 @@ _PARTS: dict[str, Part] = {
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-class Block(msgspec.Struct):
+class _Block(msgspec.Struct):
     type: str = ""
     id: str | None = None
     name: str | None = None
@@ -67,7 +67,7 @@ class Block(msgspec.Struct):
     data: Any = None
 
 
-class Delta(msgspec.Struct, gc=False):  # two objects a delta, in no cycle: the collector need not count them
+class _Delta(msgspec.Struct, gc=False):  # two objects a delta, in no cycle: the collector need not count them
     type: str = ""
     text: str | None = None
     partial_json: str | None = None
@@ -76,9 +76,9 @@ class Delta(msgspec.Struct, gc=False):  # two objects a delta, in no cycle: the 
     stop_reason: str | None = None
 
 
-class Message(msgspec.Struct):
+class _Message(msgspec.Struct):
     id: str | None = None
-    content: list[Block] | None = None
+    content: list[_Block] | None = None
     stop_reason: str | None = None
     usage: Any = None
     type: str = ""
@@ -89,8 +89,8 @@ class StreamEvent(msgspec.Struct, gc=False):
     type: str = ""
     index: int | None = None
     message: Any = None
-    content_block: Block | None = None
-    delta: Delta | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
     usage: Any = None
     error: Any = None
 
@@ -98,7 +98,7 @@ class StreamEvent(msgspec.Struct, gc=False):
 class AnthropicDecoder(Decoder[StreamEvent]):
     wire = "anthropic"
     _payloads = msgspec.json.Decoder(StreamEvent)
-    _messages = msgspec.json.Decoder(Message)
+    _messages = msgspec.json.Decoder(_Message)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -106,7 +106,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
 
     def _forget_response(self) -> None:
         self._in_message = False
-        self._blocks: dict[int | None, WireCall | Block] = {}  # the open ones: a client call, or any other block
+        self._blocks: dict[int | None, WireCall | _Block] = {}  # the open ones: a client call, or any other block
         self._inputs: dict[WireCall, Any] = {}  # what the start of a call's block brought, until the call ends
         self._stop_reason: str | None = None
         self._usage: dict[str, Any] | None = None
@@ -149,7 +149,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
             self._transcript.response_message_id = message_id if isinstance(message_id, str) else None
             self._add_usage(message.get("usage"))
 
-    def _block_start(self, index: int | None, block: Block) -> None:
+    def _block_start(self, index: int | None, block: _Block) -> None:
         self._in_message = True
         self._transcript.believe_ends()
         if block.type == "tool_use":
@@ -165,7 +165,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         elif block.type == "thinking" and block.thinking and isinstance(block.thinking, str):
             self._transcript.append_reasoning(block.thinking)
 
-    def _block_delta(self, index: int | None, delta: Delta) -> None:
+    def _block_delta(self, index: int | None, delta: _Delta) -> None:
         if delta.type == "input_json_delta":
             block = self._blocks.get(index)
             if isinstance(block, WireCall):
@@ -221,7 +221,7 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
-        message: Message = self._decoded(body, self._messages)
+        message: _Message = self._decoded(body, self._messages)
         if message.error or message.type == "error":
             raise error_in({"error": message.error}) or WireError(f"the provider reported an error: {body[:200]!r}")
         if message.content is None:
@@ -238,18 +238,20 @@ class AnthropicDecoder(Decoder[StreamEvent]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class AnthropicText:
+class _TextDelta(StrictText):
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+
+
+class _TextEvent(StrictText):
+    type: str
+    delta: _TextDelta
+    index: int | None = None
+
+
+class _AnthropicText:
     """``content_block_delta`` with text or thinking."""
-
-    class Delta(StrictText):
-        type: str
-        text: str | None = None
-        thinking: str | None = None
-
-    class TextEvent(StrictText):
-        type: str
-        delta: AnthropicText.Delta
-        index: int | None = None
 
     _FIELDS: ClassVar = {"text_delta": "text", "thinking_delta": "thinking"}
 
@@ -266,15 +268,15 @@ class AnthropicText:
         return {**payload, "delta": {**delta, self._FIELDS[delta["type"]]: text}}
 
 
-_TEXT_EVENTS = msgspec.json.Decoder(AnthropicText.TextEvent)
+_TEXT_EVENTS = msgspec.json.Decoder(_TextEvent)
 
 
-class AnthropicCollapser(BlockCollapser):
+class _AnthropicCollapser(BlockCollapser):
     """Thinking is known by its signature, redacted thinking by its data: a message that ends in either is refused when it
     is sent back, and so is a call whose thinking is missing.
     """
 
-    text_form = AnthropicText()
+    text_form = _AnthropicText()
 
     @property
     def keep_alive(self) -> bytes:
@@ -306,7 +308,7 @@ class AnthropicCollapser(BlockCollapser):
 # -- two answers as one ------------------------------------------------------------------------------------------------
 
 
-class AnthropicJoint(Joint):
+class _AnthropicJoint(Joint):
     """The blocks of the second message follow those of the first, whose beginning and whose end count for both."""
 
     def __init__(self) -> None:
@@ -375,7 +377,7 @@ def _moved(value: dict[str, Any], by: int) -> dict[str, Any]:
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-class RequestBlock(msgspec.Struct):
+class _RequestBlock(msgspec.Struct):
     type: str = ""
     id: str | None = None
     name: str | None = None
@@ -386,16 +388,16 @@ class RequestBlock(msgspec.Struct):
     source: Any = None
 
 
-class RequestMessage(msgspec.Struct):
+class _RequestMessage(msgspec.Struct):
     role: str = ""
-    content: str | list[RequestBlock] | None = None
+    content: str | list[_RequestBlock] | None = None
 
 
-class MessagesRequest(msgspec.Struct):
-    messages: list[RequestMessage] = []
+class _MessagesRequest(msgspec.Struct):
+    messages: list[_RequestMessage] = []
 
 
-def _media_type(block: RequestBlock) -> str:
+def _media_type(block: _RequestBlock) -> str:
     found = block.source.get("media_type") if isinstance(block.source, dict) else None
     return found if isinstance(found, str) else block.type
 
@@ -433,15 +435,15 @@ class Anthropic(Provider):
     wire = "anthropic"
     path = re.compile(r"/messages$|/publishers/anthropic/models/[^/]+:(?:streamRawPredict|rawPredict)$")
     decoder = AnthropicDecoder
-    collapser = AnthropicCollapser
-    joint: ClassVar[type[Joint] | None] = AnthropicJoint
+    collapser = _AnthropicCollapser
+    joint: ClassVar[type[Joint] | None] = _AnthropicJoint
     sdk_error = "anthropic.AnthropicError"
     pieces_field = re.compile(EAGER.encode())
 
     def turns(self, body: bytes) -> Iterator[RequestTurn]:
-        for message in read_body(self.wire, body, MessagesRequest).messages:
+        for message in read_body(self.wire, body, _MessagesRequest).messages:
             content = message.content or []
-            blocks = [RequestBlock("text", text=content)] if isinstance(content, str) else content
+            blocks = [_RequestBlock("text", text=content)] if isinstance(content, str) else content
             if message.role == "assistant":
                 yield RequestTurn(
                     MODEL, [], [(block.id, block.name or "") for block in blocks if block.type == "tool_use"]

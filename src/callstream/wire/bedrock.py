@@ -62,58 +62,58 @@ OBJECTIONS: dict[str | None, DiscardReason] = {
 """Stop reasons that object to the message's last block, and why a call in it does not count."""
 
 
-class ToolUseBlock(msgspec.Struct):
+class _ToolUseBlock(msgspec.Struct):
     toolUseId: str | None = None  # noqa: N815
     name: str | None = None
     type: str | None = None
     input: Any = None
 
 
-class ReasoningText(msgspec.Struct):
+class _ReasoningText(msgspec.Struct):
     text: str | None = None
 
 
-class ReasoningContent(msgspec.Struct):
+class _ReasoningContent(msgspec.Struct):
     text: str | None = None
-    reasoningText: ReasoningText | None = None  # noqa: N815
+    reasoningText: _ReasoningText | None = None  # noqa: N815
     signature: Any = None
     redactedContent: Any = None  # noqa: N815
 
 
-class Block(msgspec.Struct):
+class _Block(msgspec.Struct):
     """A block of a whole message, the start of one, or a piece of one."""
 
-    toolUse: ToolUseBlock | None = None  # noqa: N815
+    toolUse: _ToolUseBlock | None = None  # noqa: N815
     text: str | None = None
-    reasoningContent: ReasoningContent | None = None  # noqa: N815
+    reasoningContent: _ReasoningContent | None = None  # noqa: N815
 
 
 class StreamEvent(msgspec.Struct):
     contentBlockIndex: int | None = None  # noqa: N815
-    start: Block | None = None
-    delta: Block | None = None
+    start: _Block | None = None
+    delta: _Block | None = None
     stopReason: str | None = None  # noqa: N815
     usage: Any = None
 
 
-class Message(msgspec.Struct):
-    content: list[Block] = []
+class _Message(msgspec.Struct):
+    content: list[_Block] = []
 
 
-class WholeOutput(msgspec.Struct):
-    message: Message | None = None
+class _WholeOutput(msgspec.Struct):
+    message: _Message | None = None
 
 
-class ConverseAnswer(msgspec.Struct):
-    output: WholeOutput | None = None
+class _ConverseAnswer(msgspec.Struct):
+    output: _WholeOutput | None = None
     stopReason: str | None = None  # noqa: N815
     usage: Any = None
 
 
-class ConverseDecoder(Decoder[StreamEvent]):
+class _ConverseDecoder(Decoder[StreamEvent]):
     wire = "bedrock_converse"
     _payloads = msgspec.json.Decoder(StreamEvent)
-    _answers = msgspec.json.Decoder(ConverseAnswer)
+    _answers = msgspec.json.Decoder(_ConverseAnswer)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -138,9 +138,9 @@ class ConverseDecoder(Decoder[StreamEvent]):
         match self._event:
             case b"contentBlockDelta":
                 self._transcript.believe_ends()
-                self._block_delta(chunk.contentBlockIndex, chunk.delta or Block())
+                self._block_delta(chunk.contentBlockIndex, chunk.delta or _Block())
             case b"contentBlockStart":
-                self._block_start(chunk.contentBlockIndex, chunk.start or Block())
+                self._block_start(chunk.contentBlockIndex, chunk.start or _Block())
             case b"contentBlockStop":
                 self._block_stop(chunk.contentBlockIndex)
             case b"messageStart":
@@ -158,7 +158,7 @@ class ConverseDecoder(Decoder[StreamEvent]):
             case _:
                 pass  # events that are newer than this code
 
-    def _block_start(self, index: int | None, block: Block) -> None:
+    def _block_start(self, index: int | None, block: _Block) -> None:
         self._in_message = True
         self._transcript.believe_ends()
         self._blocks[index] = None
@@ -167,7 +167,7 @@ class ConverseDecoder(Decoder[StreamEvent]):
             self._blocks[index] = call
             self._transcript.piece_of(call)
 
-    def _block_delta(self, index: int | None, delta: Block) -> None:
+    def _block_delta(self, index: int | None, delta: _Block) -> None:
         self._in_message = True
         if delta.toolUse is not None:
             if index not in self._blocks:
@@ -208,7 +208,7 @@ class ConverseDecoder(Decoder[StreamEvent]):
         self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
-        answer: ConverseAnswer = self._decoded(body, self._answers)
+        answer: _ConverseAnswer = self._decoded(body, self._answers)
         if answer.output is None or answer.output.message is None:
             raise WireError(f"expected an answer with a message, got {body[:200]!r}")
         content = answer.output.message.content
@@ -221,10 +221,10 @@ class ConverseDecoder(Decoder[StreamEvent]):
                     self._block_delta(index, block)
             elif block.reasoningContent is not None and block.reasoningContent.reasoningText is not None:
                 self._block_delta(
-                    index, Block(reasoningContent=ReasoningContent(block.reasoningContent.reasoningText.text))
+                    index, _Block(reasoningContent=_ReasoningContent(block.reasoningContent.reasoningText.text))
                 )
             else:
-                self._block_delta(index, Block(text=block.text))
+                self._block_delta(index, _Block(text=block.text))
             self._block_stop(index)
         self._stop(answer.stopReason)
 
@@ -232,7 +232,7 @@ class ConverseDecoder(Decoder[StreamEvent]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class ConverseCollapser(BlockCollapser):
+class _ConverseCollapser(BlockCollapser):
     """Reasoning is known by its signature or by what was redacted, as on Anthropic's own wire."""
 
     _number = "contentBlockIndex"
@@ -261,35 +261,35 @@ _PARTS: dict[bytes, Part] = {
 _MORE = "additionalModelRequestFields"
 
 
-class ResultBlock(msgspec.Struct):
+class _ResultBlock(msgspec.Struct):
     toolUseId: str | None = None  # noqa: N815
     content: Any = None
     status: str | None = None
 
 
-class Media(msgspec.Struct):
+class _Media(msgspec.Struct):
     format: str | None = None
 
 
-class RequestBlock(msgspec.Struct):
+class _RequestBlock(msgspec.Struct):
     text: str | None = None
-    toolUse: ToolUseBlock | None = None  # noqa: N815
-    toolResult: ResultBlock | None = None  # noqa: N815
-    image: Media | None = None
-    document: Media | None = None
-    video: Media | None = None
+    toolUse: _ToolUseBlock | None = None  # noqa: N815
+    toolResult: _ResultBlock | None = None  # noqa: N815
+    image: _Media | None = None
+    document: _Media | None = None
+    video: _Media | None = None
 
 
-class RequestMessage(msgspec.Struct):
+class _RequestMessage(msgspec.Struct):
     role: str = ""
-    content: list[RequestBlock] = []
+    content: list[_RequestBlock] = []
 
 
-class ConverseRequest(msgspec.Struct):
-    messages: list[RequestMessage] = []
+class _ConverseRequest(msgspec.Struct):
+    messages: list[_RequestMessage] = []
 
 
-def _media_types(block: RequestBlock) -> Iterator[str]:
+def _media_types(block: _RequestBlock) -> Iterator[str]:
     for kind, media in (("image", block.image), ("application", block.document), ("video", block.video)):
         if media is not None:
             yield f"{kind}/{media.format}" if media.format else kind
@@ -312,13 +312,13 @@ def _is_lone(reasoning: Any, lone: LoneReasoning) -> bool:
 class BedrockConverse(Provider):
     wire = "bedrock_converse"
     path = re.compile(r"/model/.+/converse(?:-stream)?$")
-    decoder = ConverseDecoder
-    collapser = ConverseCollapser
+    decoder = _ConverseDecoder
+    collapser = _ConverseCollapser
     stream_types = (CONTENT_TYPE,)
     pieces_field = re.compile(rb"invalid beta flag|fine-grained-tool-streaming")
 
     def turns(self, body: bytes) -> Iterator[RequestTurn]:
-        for message in read_body(self.wire, body, ConverseRequest).messages:
+        for message in read_body(self.wire, body, _ConverseRequest).messages:
             blocks = message.content
             if message.role == "assistant":
                 used = [block.toolUse for block in blocks if block.toolUse is not None]
@@ -380,7 +380,7 @@ def _is_client_call(use: Any) -> bool:
 # -- InvokeModel -------------------------------------------------------------------------------------------------------
 
 
-class BedrockInvokeDecoder(AnthropicDecoder):
+class _BedrockInvokeDecoder(AnthropicDecoder):
     wire = "bedrock_invoke"
 
     def _framing(self) -> Framing:
@@ -390,7 +390,7 @@ class BedrockInvokeDecoder(AnthropicDecoder):
 class BedrockInvoke(Anthropic):
     wire = "bedrock_invoke"
     path = re.compile(r"/model/.+/invoke(?:-with-response-stream)?$")
-    decoder = BedrockInvokeDecoder
+    decoder = _BedrockInvokeDecoder
     joint = None  # its frames are not server-sent events
     stream_types = (CONTENT_TYPE,)
     pieces_field = re.compile(rb"invalid beta flag|fine-grained-tool-streaming")

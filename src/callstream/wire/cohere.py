@@ -31,31 +31,31 @@ _PARTS: dict[str, Part] = {
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-class Function(msgspec.Struct, gc=False):
+class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Any = None
 
 
-class CohereToolCall(msgspec.Struct, gc=False):
+class _CohereToolCall(msgspec.Struct, gc=False):
     id: str | None = None
-    function: Function | None = None
+    function: _Function | None = None
 
 
-class Content(msgspec.Struct, gc=False):
+class _Content(msgspec.Struct, gc=False):
     text: str | None = None
     thinking: str | None = None
 
 
-class MessageDelta(msgspec.Struct, gc=False):
+class _MessageDelta(msgspec.Struct, gc=False):
     """What an event adds to the message. Its start has lists where the other events have one object."""
 
-    content: Content | list[Any] | str | None = None
+    content: _Content | list[Any] | str | None = None
     tool_plan: str | None = None
-    tool_calls: CohereToolCall | list[Any] | None = None
+    tool_calls: _CohereToolCall | list[Any] | None = None
 
 
-class Delta(msgspec.Struct, gc=False):
-    message: MessageDelta | None = None
+class _Delta(msgspec.Struct, gc=False):
+    message: _MessageDelta | None = None
     finish_reason: str | None = None
     usage: Any = None
     error: Any = None
@@ -65,29 +65,29 @@ class StreamEvent(msgspec.Struct, gc=False):
     type: str = ""
     id: str | None = None
     index: int | None = None
-    delta: Delta | None = None
+    delta: _Delta | None = None
     message: Any = None
     error: Any = None
 
 
-class Message(msgspec.Struct):
-    content: list[Content] | str | None = None
+class _Message(msgspec.Struct):
+    content: list[_Content] | str | None = None
     tool_plan: str | None = None
-    tool_calls: list[CohereToolCall] | None = None
+    tool_calls: list[_CohereToolCall] | None = None
 
 
-class ChatAnswer(msgspec.Struct):
+class _ChatAnswer(msgspec.Struct):
     id: str | None = None
     finish_reason: str | None = None
-    message: Message | str | None = None
+    message: _Message | str | None = None
     usage: Any = None
     error: Any = None
 
 
-class CohereDecoder(Decoder[StreamEvent]):
+class _CohereDecoder(Decoder[StreamEvent]):
     wire = "cohere"
     _payloads = msgspec.json.Decoder(StreamEvent)
-    _answers = msgspec.json.Decoder(ChatAnswer)
+    _answers = msgspec.json.Decoder(_ChatAnswer)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -95,8 +95,8 @@ class CohereDecoder(Decoder[StreamEvent]):
         self._calls: dict[int | None, WireCall] = {}  # the open ones
 
     def _chunk(self, chunk: StreamEvent) -> None:
-        delta = chunk.delta or Delta()
-        message = delta.message or MessageDelta()
+        delta = chunk.delta or _Delta()
+        message = delta.message or _MessageDelta()
         match chunk.type:
             case "tool-call-delta":
                 self._call_delta(chunk.index, message)
@@ -130,28 +130,28 @@ class CohereDecoder(Decoder[StreamEvent]):
 
     def _content(self, content: Any) -> None:
         if isinstance(content, str):
-            content = Content(text=content)
-        if isinstance(content, Content):
+            content = _Content(text=content)
+        if isinstance(content, _Content):
             if content.text:
                 self._transcript.append_text(content.text)
             if content.thinking:
                 self._transcript.append_reasoning(content.thinking)
 
     def _start_call(self, index: int | None, started: Any) -> None:
-        if not isinstance(started, CohereToolCall):
+        if not isinstance(started, _CohereToolCall):
             raise WireError(f"expected the call of tool-call-start {index}, got {started!r:.80}")
         self._transcript.believe_ends()
-        function = started.function or Function()
+        function = started.function or _Function()
         call = self._calls[index] = self._transcript.open_call(function.name, started.id)
         self._transcript.piece_of(call)
         self._transcript.append_args(call, text_of(function.arguments))
 
-    def _call_delta(self, index: int | None, message: MessageDelta) -> None:
+    def _call_delta(self, index: int | None, message: _MessageDelta) -> None:
         call = self._calls.get(index)
         if call is None:
             raise WireError(f"expected tool-call-start before the arguments of call {index}, got a piece of them")
         self._transcript.piece_of(call)
-        if isinstance(message.tool_calls, CohereToolCall) and message.tool_calls.function is not None:
+        if isinstance(message.tool_calls, _CohereToolCall) and message.tool_calls.function is not None:
             self._transcript.append_args(call, text_of(message.tool_calls.function.arguments))
 
     def _end_call(self, index: int | None) -> None:
@@ -179,8 +179,8 @@ class CohereDecoder(Decoder[StreamEvent]):
         self._calls.clear()
 
     def _read_whole(self, body: bytes) -> None:
-        answer: ChatAnswer = self._decoded(body, self._answers)
-        if not isinstance(answer.message, Message):
+        answer: _ChatAnswer = self._decoded(body, self._answers)
+        if not isinstance(answer.message, _Message):
             raise error_in({"error": answer.error, "message": answer.message}) or WireError(
                 f"expected an answer with a message, got {body[:200]!r}"
             )
@@ -199,7 +199,7 @@ class CohereDecoder(Decoder[StreamEvent]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class CohereCollapser(BlockCollapser):
+class _CohereCollapser(BlockCollapser):
     """Plans and thinking are not held: Cohere accepts back a message that has them and no call."""
 
     def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
@@ -235,8 +235,8 @@ def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
 class Cohere(ChatProvider):
     wire = "cohere"
     path = re.compile(r"/v2/chat$")
-    decoder = CohereDecoder
-    collapser = CohereCollapser
+    decoder = _CohereDecoder
+    collapser = _CohereCollapser
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["message"]

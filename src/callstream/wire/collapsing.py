@@ -90,7 +90,7 @@ class LoneReasoning:
         self._names.pop(name, None)
 
 
-class Thoughts:
+class _Thoughts:
     """The reasoning of one body that has left and has not led to anything so far.
 
     It is lone if calls followed it directly which were all left out, and nothing else came before the next reasoning or
@@ -187,7 +187,7 @@ class Collapser(ABC, Generic[C]):
         self._collapse = collapse
         self._calls: dict[str | None, C] = {}
         self._slots = Slots()
-        self._thoughts = Thoughts(LoneReasoning() if lone is None else lone)
+        self._thoughts = _Thoughts(LoneReasoning() if lone is None else lone)
         self._nameless: set[str] = set()
         self._unread: list[Arrival] = []  # frames that wait for a name
         self._passes = False  # the wire broke: what still comes is the SDK's to judge
@@ -473,7 +473,7 @@ Part: TypeAlias = Literal["start", "delta", "stop", "message"]
 """What an event is: a part of a block, or the beginning of a message."""
 
 
-class BlockCall(NumberedCall):
+class _BlockCall(NumberedCall):
     """A call and the frames of its block that leave with it."""
 
     start: Frame
@@ -481,7 +481,7 @@ class BlockCall(NumberedCall):
     stop: Frame | None = None
 
 
-class BlockCollapser(NumberedCollapser[BlockCall]):
+class BlockCollapser(NumberedCollapser[_BlockCall]):
     """Writes a call as one block. A wire says what its frames look like, and which field has the number of a block.
 
     A whole call is its block's start and stop as they came, and between them one delta with all of its arguments. Where the
@@ -491,7 +491,7 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
     Blocks after one that was left out are numbered anew, because SDKs take a block's number for its place in the message.
     """
 
-    _call_type = BlockCall
+    _call_type = _BlockCall
     _number: ClassVar[str] = "index"
 
     @abstractmethod
@@ -514,7 +514,7 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
         """Whether an event has the number of a block that may move up."""
         return isinstance(event.get(self._number), int)
 
-    def _is_mere_delta(self, call: BlockCall, frame: Frame, chunk: Any) -> bool:
+    def _is_mere_delta(self, call: _BlockCall, frame: Frame, chunk: Any) -> bool:
         if call.delta is None:
             call.delta = frame
         return True
@@ -541,7 +541,7 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
         else:
             self._slots.append(Passing(frame))
 
-    def _withhold(self, call: BlockCall, part: Part, index: int | None, frame: Frame) -> None:
+    def _withhold(self, call: _BlockCall, part: Part, index: int | None, frame: Frame) -> None:
         """Keeps what is needed of a frame of a collapsed call."""
         match part:
             case "start":
@@ -553,7 +553,7 @@ class BlockCollapser(NumberedCollapser[BlockCall]):
             case _:
                 call.stop = frame
 
-    def _whole(self, call: BlockCall) -> list[Output]:
+    def _whole(self, call: _BlockCall) -> list[Output]:
         start = read_json(call.start.payload)
         bare, made = self._split(start)
         leaving = [self._passed(call.start, changed(start, bare))]

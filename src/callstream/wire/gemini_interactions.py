@@ -51,7 +51,7 @@ _PARTS: dict[str, Part] = {
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-class InteractionStep(msgspec.Struct):
+class _InteractionStep(msgspec.Struct):
     type: str = ""
     id: str | None = None
     name: str | None = None
@@ -61,7 +61,7 @@ class InteractionStep(msgspec.Struct):
     summary: Any = None
 
 
-class Delta(msgspec.Struct, gc=False):
+class _Delta(msgspec.Struct, gc=False):
     type: str = ""
     arguments: str | None = None
     text: str | None = None
@@ -69,28 +69,28 @@ class Delta(msgspec.Struct, gc=False):
     content: Any = None
 
 
-class Interaction(msgspec.Struct):
+class _Interaction(msgspec.Struct):
     id: str | None = None
     status: str | None = None
     usage: Any = None
-    steps: list[InteractionStep] | None = None
+    steps: list[_InteractionStep] | None = None
     error: Any = None
 
 
 class StreamEvent(msgspec.Struct, gc=False):
     event_type: str = ""
     index: int | None = None
-    step: InteractionStep | None = None
-    delta: Delta | None = None
-    interaction: Interaction | None = None
+    step: _InteractionStep | None = None
+    delta: _Delta | None = None
+    interaction: _Interaction | None = None
     status: str | None = None
     error: Any = None
 
 
-class GeminiInteractionsDecoder(Decoder[StreamEvent]):
+class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
     wire = "gemini_interactions"
     _payloads = msgspec.json.Decoder(StreamEvent)
-    _interactions = msgspec.json.Decoder(Interaction)
+    _interactions = msgspec.json.Decoder(_Interaction)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -107,11 +107,11 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
         match chunk.event_type:
             case "step.delta":
                 self._in_response = True
-                self._step_delta(chunk.index, chunk.delta or Delta())
+                self._step_delta(chunk.index, chunk.delta or _Delta())
             case "step.start":
                 self._in_response = True
                 self._transcript.believe_ends()
-                self._start_step(chunk.index, chunk.step or InteractionStep())
+                self._start_step(chunk.index, chunk.step or _InteractionStep())
             case "step.stop":
                 self._end_step(chunk.index)
             case "interaction.created":
@@ -120,7 +120,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
                 self._began = self._in_response = True
                 self._transcript.response_message_id = chunk.interaction.id if chunk.interaction else None
             case "interaction.completed":
-                interaction = chunk.interaction or Interaction()
+                interaction = chunk.interaction or _Interaction()
                 self._raise_if_failed(interaction.status, interaction.error)
                 self._finish(interaction.status, interaction.usage)
             case "interaction.status_update":
@@ -134,7 +134,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
             case _:
                 pass  # events that are newer than this code
 
-    def _start_step(self, index: int | None, step: InteractionStep) -> None:
+    def _start_step(self, index: int | None, step: _InteractionStep) -> None:
         if step.type == CALL:
             call = self._calls[index] = self._transcript.open_call(
                 step.name, step.id, signature=step.signature or self._signature
@@ -147,7 +147,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
         self._append(step.content, is_thought=False)
         self._append(step.summary, is_thought=True)
 
-    def _step_delta(self, index: int | None, delta: Delta) -> None:
+    def _step_delta(self, index: int | None, delta: _Delta) -> None:
         match delta.type:
             case "arguments_delta":
                 call = self._calls.get(index)
@@ -209,7 +209,7 @@ class GeminiInteractionsDecoder(Decoder[StreamEvent]):
             self._end_response(None, None)
 
     def _read_whole(self, body: bytes) -> None:
-        interaction: Interaction = self._decoded(body, self._interactions)
+        interaction: _Interaction = self._decoded(body, self._interactions)
         if interaction.error and interaction.status is None:
             raise reported(interaction.error)
         if interaction.steps is None and interaction.status is None:
@@ -235,13 +235,13 @@ def _texts(content: Any) -> Iterator[str]:
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class Completed(Passing):
+class _Completed(Passing):
     """The end of an interaction, which may have all steps once more."""
 
     __slots__ = ()
 
 
-class GeminiInteractionsCollapser(BlockCollapser):
+class _GeminiInteractionsCollapser(BlockCollapser):
     """A call that is left out is left out of the final steps too. Thoughts are known by their signatures.
 
     What the server stores is its own copy, in which that call still is.
@@ -257,7 +257,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
 
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is not None and chunk.event_type == "interaction.completed":
-            self._slots.append(Completed(frame, counts=False))
+            self._slots.append(_Completed(frame, counts=False))
         else:
             super()._place(frame, chunk, pieces)
 
@@ -274,7 +274,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
         return {**delta, "delta": {**delta["delta"], "arguments": text}}
 
     def _passes_slot(self, slot: Passing) -> list[Output]:
-        if not isinstance(slot, Completed):
+        if not isinstance(slot, _Completed):
             return super()._passes_slot(slot)
         event = read_json(slot.frame.payload)
         left_out = {call.wire_id for call in self._calls.values() if call.collapsed and call.state == "left_out"}
@@ -290,7 +290,7 @@ class GeminiInteractionsCollapser(BlockCollapser):
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-class CreateRequest(msgspec.Struct):
+class _CreateRequest(msgspec.Struct):
     input: str | list[Any] | dict[str, Any] | None = None
 
 
@@ -321,11 +321,11 @@ class GeminiInteractions(Provider):
     goes_on = (CONTINUES,)
     path = re.compile(r"/interactions$")
     resumed_path = re.compile(r"/interactions/[^/]+$")
-    decoder = GeminiInteractionsDecoder
-    collapser = GeminiInteractionsCollapser
+    decoder = _GeminiInteractionsDecoder
+    collapser = _GeminiInteractionsCollapser
 
     def turns(self, body: bytes) -> Iterator[RequestTurn]:
-        said = read_body(self.wire, body, CreateRequest).input
+        said = read_body(self.wire, body, _CreateRequest).input
         contents: list[Any] = []  # of one message, which are not wrapped into a step
         for entry in said if isinstance(said, list) else [said]:
             step = entry if isinstance(entry, dict) else {"type": "text", "text": entry}

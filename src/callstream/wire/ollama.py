@@ -42,24 +42,24 @@ _COUNTS = (
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
-class Function(msgspec.Struct):
+class _Function(msgspec.Struct):
     name: str | None = None
     arguments: Any = None
 
 
-class OllamaToolCall(msgspec.Struct):
+class _OllamaToolCall(msgspec.Struct):
     id: str | None = None
-    function: Function | None = None
+    function: _Function | None = None
 
 
-class Message(msgspec.Struct):
+class _Message(msgspec.Struct):
     content: str | None = None
     thinking: str | None = None
-    tool_calls: list[OllamaToolCall] | None = None
+    tool_calls: list[_OllamaToolCall] | None = None
 
 
 class Line(msgspec.Struct):
-    message: Message | None = None
+    message: _Message | None = None
     done: bool = False
     done_reason: str | None = None
     error: Any = None
@@ -71,7 +71,7 @@ class Line(msgspec.Struct):
     eval_duration: Any = None
 
 
-class OllamaDecoder(Decoder[Line]):
+class _OllamaDecoder(Decoder[Line]):
     wire = "ollama"
     _payloads = msgspec.json.Decoder(Line)
 
@@ -88,14 +88,14 @@ class OllamaDecoder(Decoder[Line]):
         if chunk.message is None and not chunk.done:
             raise WireError(f"expected a line of the ollama wire, with a message, got {chunk!r:.200}")
         self._in_response = True
-        message = chunk.message or Message()
+        message = chunk.message or _Message()
         if message.thinking:
             self._transcript.append_reasoning(message.thinking)
         if message.content:
             self._transcript.append_text(message.content)
         for entry in message.tool_calls or ():
             self._transcript.believe_ends()
-            function = entry.function or Function()
+            function = entry.function or _Function()
             call = self._transcript.open_call(function.name, entry.id)
             self._transcript.piece_of(call)
             self._transcript.append_args(call, text_of(function.arguments) or "{}")
@@ -124,7 +124,7 @@ class OllamaDecoder(Decoder[Line]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class LineCall(ChunkCall):
+class _LineCall(ChunkCall):
     """A call and the line that it leaves in, alone."""
 
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
@@ -135,15 +135,15 @@ class LineCall(ChunkCall):
         self.line = part
 
 
-class OllamaCollapser(ChunkCollapser[LineCall]):
+class _OllamaCollapser(ChunkCollapser[_LineCall]):
     """Calls are whole already. A line with several of them is cut into one for each, the rest of it in the last one.
 
     A collapsed call without an id gets one, so that a program that keeps ids has the journal's.
     """
 
-    _call_type = LineCall
+    _call_type = _LineCall
 
-    def _split(self, chunk: dict[str, Any], calls: Sequence[LineCall | None]) -> Iterator[Split]:
+    def _split(self, chunk: dict[str, Any], calls: Sequence[_LineCall | None]) -> Iterator[Split]:
         if not any(call is not None and call.collapsed for call in calls):
             yield Split(chunk)
             return
@@ -158,13 +158,13 @@ class OllamaCollapser(ChunkCollapser[LineCall]):
                 line = {**first, "message": said, "done": False}
             yield Split(line, call if call is not None and call.collapsed else None)
 
-    def _whole(self, call: LineCall) -> list[Output]:
+    def _whole(self, call: _LineCall) -> list[Output]:
         (entry,) = call.line["message"]["tool_calls"]
         named = {"id": None, **entry} | {"id": call.wire_id}
         written = {**call.line, "message": {**call.line["message"], "tool_calls": [named]}}
         return [Output(self._passed(call.frame, changed(call.began_in, written)), (call.call_id,))]
 
-    def _left_out(self, call: LineCall) -> list[Output]:
+    def _left_out(self, call: _LineCall) -> list[Output]:
         message = {name: value for name, value in call.line["message"].items() if name != "tool_calls"}
         if not (call.line.get("done") or message.get("content") or message.get("thinking")):
             return []
@@ -174,20 +174,20 @@ class OllamaCollapser(ChunkCollapser[LineCall]):
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-class RequestMessage(msgspec.Struct):
+class _RequestMessage(msgspec.Struct):
     role: str = ""
     content: Any = None
     images: list[Any] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[OllamaToolCall] | None = None
+    tool_calls: list[_OllamaToolCall] | None = None
 
 
-class OllamaRequest(msgspec.Struct):
-    messages: list[RequestMessage] = []
+class _OllamaRequest(msgspec.Struct):
+    messages: list[_RequestMessage] = []
 
 
-def _answered(message: RequestMessage, unanswered: list[tuple[str | None, str]]) -> tuple[str | None, str | None]:
+def _answered(message: _RequestMessage, unanswered: list[tuple[str | None, str]]) -> tuple[str | None, str | None]:
     """The id and the name of the call that a result answers: by its id, else by its name, else the next in order."""
     for number, (call_id, name) in enumerate(unanswered):
         if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):
@@ -202,16 +202,16 @@ def _answered(message: RequestMessage, unanswered: list[tuple[str | None, str]])
 class Ollama(ChatProvider):
     wire = "ollama"
     path = re.compile(r"/api/chat$")
-    decoder = OllamaDecoder
-    collapser = OllamaCollapser
+    decoder = _OllamaDecoder
+    collapser = _OllamaCollapser
     stream_types = ("application/x-ndjson",)
 
     def turns(self, body: bytes) -> Iterator[RequestTurn]:
         unanswered: list[tuple[str | None, str]] = []  # ids and names of the calls before
-        for message in read_body(self.wire, body, OllamaRequest).messages:
+        for message in read_body(self.wire, body, _OllamaRequest).messages:
             match message.role:
                 case "assistant":
-                    calls = [(call.id, (call.function or Function()).name or "") for call in message.tool_calls or ()]
+                    calls = [(call.id, (call.function or _Function()).name or "") for call in message.tool_calls or ()]
                     unanswered = list(calls)
                     yield RequestTurn(MODEL, [], calls)
                 case "tool":

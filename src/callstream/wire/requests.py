@@ -244,33 +244,35 @@ def schemas(declarations: Iterable[tuple[dict[str, Any], Any]]) -> dict[str, dic
 # -- conversations as OpenAI writes them, and others after it ----------------------------------------------------------
 
 
-class ChatFunction(msgspec.Struct):
+class _ChatFunction(msgspec.Struct):
     name: str | None = None
 
 
-class ChatToolCall(msgspec.Struct):
+class _ChatToolCall(msgspec.Struct):
     id: str | None = None
-    function: ChatFunction | None = None
-    custom: ChatFunction | None = None
+    function: _ChatFunction | None = None
+    custom: _ChatFunction | None = None
 
 
-class ChatMessage(msgspec.Struct):
+class _ChatMessage(msgspec.Struct):
     role: str = ""
     content: Any = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[ChatToolCall] | None = None
+    tool_calls: list[_ChatToolCall] | None = None
 
 
-class ChatBody(msgspec.Struct):
-    messages: list[ChatMessage] = []
+class _ChatBody(msgspec.Struct):
+    messages: list[_ChatMessage] = []
 
 
 def chat_turns(wire: str, body: bytes) -> Iterator[RequestTurn]:
-    for message in read_body(wire, body, ChatBody).messages:
+    for message in read_body(wire, body, _ChatBody).messages:
         match message.role:
             case "assistant":
-                calls = [(call.id, call.function or call.custom or ChatFunction()) for call in message.tool_calls or ()]
+                calls = [
+                    (call.id, call.function or call.custom or _ChatFunction()) for call in message.tool_calls or ()
+                ]
                 yield RequestTurn(MODEL, [], [(call_id, function.name or "") for call_id, function in calls])
             case "tool" | "function":
                 yield RequestTurn(

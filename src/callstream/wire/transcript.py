@@ -400,14 +400,14 @@ class ArgumentText:
 # -- calls whose arguments may come before their name ------------------------------------------------------------------
 
 
-class Piece(Protocol):
+class _Piece(Protocol):
     """A piece of a call, which may have the call's name."""
 
     @property
     def name(self) -> str | None: ...
 
 
-PieceT = TypeVar("PieceT", bound=Piece)
+PieceT = TypeVar("PieceT", bound=_Piece)
 
 
 class PiecewiseCall(ABC, Generic[PieceT]):

@@ -54,7 +54,7 @@ _PIECES = ("partialArgs", "willContinue", "args")
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class PartCall(ChunkCall):
+class _PartCall(ChunkCall):
     """A call, and what its chunks hold beside its pieces."""
 
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
@@ -104,7 +104,7 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
     before = _without(chunk, "usageMetadata")
     passing: list[dict[str, Any]] = []  # candidates
     begun: list[tuple[int, OwnedPiece]] = []
-    last: PartCall | None = None  # the last call of which something is withheld
+    last: _PartCall | None = None  # the last call of which something is withheld
     for candidate, parts in zip(chunk["candidates"], owned, strict=True):
         kept: list[dict[str, Any]] = []
         for each in parts:
@@ -137,27 +137,31 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
         yield Split({**chunk, "candidates": []}, last)
 
 
-class GeminiText:
+class _TextPart(StrictText):
+    text: str
+    thought: bool = False
+
+
+class _TextContent(StrictText):
+    parts: list[_TextPart]
+    role: str | None = None
+
+
+class _TextCandidate(StrictText):
+    content: _TextContent
+    index: int | None = None
+
+
+class _TextChunk(StrictText, rename="camel"):
+    candidates: list[_TextCandidate]
+    usage_metadata: Any = None
+    model_version: Any = None
+    response_id: Any = None
+    create_time: Any = None
+
+
+class _GeminiText:
     """A chunk with one part of text or thought, and nothing that ends or cites."""
-
-    class Part(StrictText):
-        text: str
-        thought: bool = False
-
-    class Content(StrictText):
-        parts: list[GeminiText.Part]
-        role: str | None = None
-
-    class Candidate(StrictText):
-        content: GeminiText.Content
-        index: int | None = None
-
-    class Chunk(StrictText, rename="camel"):
-        candidates: list[GeminiText.Candidate]
-        usage_metadata: Any = None
-        model_version: Any = None
-        response_id: Any = None
-        create_time: Any = None
 
     def passage_of(self, payload: bytes) -> Passage | None:
         try:
@@ -176,10 +180,10 @@ class GeminiText:
         return {**payload, "candidates": [{**candidate, "content": content}]}
 
 
-_TEXT_CHUNKS = msgspec.json.Decoder(GeminiText.Chunk)
+_TEXT_CHUNKS = msgspec.json.Decoder(_TextChunk)
 
 
-class GeminiCollapser(ChunkCollapser[PartCall]):
+class GeminiCollapser(ChunkCollapser[_PartCall]):
     """A whole call is one ``functionCall`` part with ``args``, its id and its signature, in a chunk of its own.
 
     That chunk is made of the fields of the chunks that the call came in. A call that the provider sent whole stays in its
@@ -190,30 +194,30 @@ class GeminiCollapser(ChunkCollapser[PartCall]):
     if there is no such call, it is lost. One that comes after its call was forwarded leaves on an empty text part.
     """
 
-    _call_type = PartCall
-    text_form = GeminiText()
+    _call_type = _PartCall
+    text_form = _GeminiText()
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
         self._signatures: dict[int, str] = {}  # of calls that were left out, by candidate
 
-    def _is_mere_delta(self, call: PartCall, frame: Frame, chunk: Any) -> bool:
+    def _is_mere_delta(self, call: _PartCall, frame: Frame, chunk: Any) -> bool:
         if not super()._is_mere_delta(call, frame, chunk):
             return False
         if chunk.usage_metadata:
             call.chunk["usageMetadata"] = chunk.usage_metadata
         return True
 
-    def _split(self, chunk: dict[str, Any], calls: Sequence[PartCall | None]) -> Iterator[Split]:
+    def _split(self, chunk: dict[str, Any], calls: Sequence[_PartCall | None]) -> Iterator[Split]:
         owners = iter(calls)
         owned = [[_owned(part, owners) for part in _parts(candidate)] for candidate in chunk["candidates"]]
         return split(chunk, [[each for each in parts if each is not None] for parts in owned])
 
-    def _whole(self, call: PartCall) -> list[Output]:
+    def _whole(self, call: _PartCall) -> list[Output]:
         moved = self._signatures.pop(call.choice, None)
         return [Output(self._passed(call.frame, call.whole_chunk(call.signature or moved)), (call.call_id,))]
 
-    def _left_out(self, call: PartCall) -> list[Output]:
+    def _left_out(self, call: _PartCall) -> list[Output]:
         if call.signature is not None:
             self._signatures.setdefault(call.choice, call.signature)
         return [Output(self._passed(call.frame, call.end_chunk()))] if call.ends_answer else []
@@ -232,7 +236,7 @@ class GeminiCollapser(ChunkCollapser[PartCall]):
         self._signatures.clear()
 
 
-def _owned(part: dict[str, Any], owners: Iterator[PartCall | None]) -> OwnedPiece | None:
+def _owned(part: dict[str, Any], owners: Iterator[_PartCall | None]) -> OwnedPiece | None:
     """Whose a part is; None if it does not leave."""
     if part.get("functionCall") is None:
         return OwnedPiece(part)
@@ -281,7 +285,7 @@ def _bare(candidate: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, A
 # -- two answers as one ------------------------------------------------------------------------------------------------
 
 
-class GeminiJoint(Joint):
+class _GeminiJoint(Joint):
     """Chunks follow one another, and only the last has a finish reason."""
 
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -326,7 +330,7 @@ class GeminiJoint(Joint):
 # in one request.
 
 
-class RequestBlob(msgspec.Struct):
+class _RequestBlob(msgspec.Struct):
     """The API accepts both spellings of a name, and its own examples use both."""
 
     camel_type: str | None = msgspec.field(name="mimeType", default=None)
@@ -337,31 +341,31 @@ class RequestBlob(msgspec.Struct):
         return self.camel_type or self.snake_type or "file"
 
 
-class RequestFunction(msgspec.Struct):
+class _RequestFunction(msgspec.Struct):
     id: str | None = None
     name: str | None = None
     response: Any = None
 
 
-class RequestPart(msgspec.Struct):
+class _RequestPart(msgspec.Struct):
     text: str | None = None
-    camel_inline: RequestBlob | None = msgspec.field(name="inlineData", default=None)
-    snake_inline: RequestBlob | None = msgspec.field(name="inline_data", default=None)
-    camel_file: RequestBlob | None = msgspec.field(name="fileData", default=None)
-    snake_file: RequestBlob | None = msgspec.field(name="file_data", default=None)
-    camel_call: RequestFunction | None = msgspec.field(name="functionCall", default=None)
-    snake_call: RequestFunction | None = msgspec.field(name="function_call", default=None)
-    camel_response: RequestFunction | None = msgspec.field(name="functionResponse", default=None)
-    snake_response: RequestFunction | None = msgspec.field(name="function_response", default=None)
+    camel_inline: _RequestBlob | None = msgspec.field(name="inlineData", default=None)
+    snake_inline: _RequestBlob | None = msgspec.field(name="inline_data", default=None)
+    camel_file: _RequestBlob | None = msgspec.field(name="fileData", default=None)
+    snake_file: _RequestBlob | None = msgspec.field(name="file_data", default=None)
+    camel_call: _RequestFunction | None = msgspec.field(name="functionCall", default=None)
+    snake_call: _RequestFunction | None = msgspec.field(name="function_call", default=None)
+    camel_response: _RequestFunction | None = msgspec.field(name="functionResponse", default=None)
+    snake_response: _RequestFunction | None = msgspec.field(name="function_response", default=None)
 
 
-class RequestContent(msgspec.Struct):
+class _RequestContent(msgspec.Struct):
     role: str | None = None
-    parts: list[RequestPart] | None = None
+    parts: list[_RequestPart] | None = None
 
 
-class GenerateRequest(msgspec.Struct):
-    contents: list[RequestContent] | RequestContent | None = None
+class _GenerateRequest(msgspec.Struct):
+    contents: list[_RequestContent] | _RequestContent | None = None
 
 
 def _is_error(response: Any) -> bool:
@@ -412,12 +416,12 @@ class Gemini(Provider):
     path = re.compile(r":(?:streamGenerateContent|generateContent)$")
     decoder = GeminiDecoder
     collapser = GeminiCollapser
-    joint = GeminiJoint
+    joint = _GeminiJoint
     signs_calls = True
     pieces_field = re.compile(rb"stream_?function_?call_?arguments", re.IGNORECASE)
 
     def turns(self, body: bytes) -> Iterator[RequestTurn]:
-        contents = read_body(self.wire, body, GenerateRequest).contents or []
+        contents = read_body(self.wire, body, _GenerateRequest).contents or []
         for content in contents if isinstance(contents, list) else [contents]:
             parts = content.parts or []
             if content.role == "model":

@@ -36,7 +36,7 @@ MALFORMED_FINISHES = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL
 # Seven objects a delta, in no cycle: the collector need not count them.
 
 
-class PartialArg(msgspec.Struct, rename="camel", gc=False):
+class _PartialArg(msgspec.Struct, rename="camel", gc=False):
     json_path: str = "$"
     string_value: str | msgspec.UnsetType = msgspec.UNSET
     number_value: int | float | msgspec.UnsetType = msgspec.UNSET
@@ -54,78 +54,78 @@ class PartialArg(msgspec.Struct, rename="camel", gc=False):
         return EMPTY if self.null_value is msgspec.UNSET else None
 
 
-class FunctionCall(msgspec.Struct, rename="camel", gc=False):
+class _FunctionCall(msgspec.Struct, rename="camel", gc=False):
     id: str | None = None
     name: str | None = None
     args: Any = None
-    partial_args: list[PartialArg] | None = None
+    partial_args: list[_PartialArg] | None = None
     will_continue: bool | None = None
 
 
-class Part(msgspec.Struct, rename="camel", gc=False):
+class _Part(msgspec.Struct, rename="camel", gc=False):
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
-    function_call: FunctionCall | None = None
+    function_call: _FunctionCall | None = None
 
 
-class Content(msgspec.Struct, gc=False):
-    parts: list[Part] | None = None
+class _Content(msgspec.Struct, gc=False):
+    parts: list[_Part] | None = None
 
 
-class Candidate(msgspec.Struct, rename="camel", gc=False):
+class _Candidate(msgspec.Struct, rename="camel", gc=False):
     index: int | None = None
-    content: Content | None = None
+    content: _Content | None = None
     finish_reason: str | None = None
     continuation_token: str | None = None
 
 
-class PromptFeedback(msgspec.Struct, rename="camel", gc=False):
+class _PromptFeedback(msgspec.Struct, rename="camel", gc=False):
     block_reason: str | None = None
 
 
-class GenerateContentResponse(msgspec.Struct, rename="camel", gc=False):
-    candidates: list[Candidate] | None = None
+class _GenerateContentResponse(msgspec.Struct, rename="camel", gc=False):
+    candidates: list[_Candidate] | None = None
     usage_metadata: Any = None
     response_id: str | None = None
-    prompt_feedback: PromptFeedback | None = None
+    prompt_feedback: _PromptFeedback | None = None
     error: Any = None
 
 
 # -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a response --
 
 
-class Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
+class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
     """Has no field that this code does not know."""
 
 
-class BareFunctionCall(Bare):
+class _BareFunctionCall(_Bare):
     id: str | None = None
-    partial_args: list[PartialArg] | None = None
+    partial_args: list[_PartialArg] | None = None
     will_continue: bool | None = None
     name: ClassVar[None] = None
     args: ClassVar[None] = None
 
 
-class BarePart(Bare):
-    function_call: BareFunctionCall
+class _BarePart(_Bare):
+    function_call: _BareFunctionCall
     thought_signature: ClassVar[None] = None
 
 
-class BareContent(Bare):
-    parts: list[BarePart]
+class _BareContent(_Bare):
+    parts: list[_BarePart]
     role: str | None = None
 
 
-class BareCandidate(Bare):
-    content: BareContent
+class _BareCandidate(_Bare):
+    content: _BareContent
     index: int | None = None
     finish_reason: ClassVar[None] = None
     continuation_token: ClassVar[None] = None
 
 
-class BareResponse(Bare):
-    candidates: list[BareCandidate]
+class _BareResponse(_Bare):
+    candidates: list[_BareCandidate]
     usage_metadata: Any = None
     model_version: msgspec.Raw = msgspec.Raw(b"")
     create_time: msgspec.Raw = msgspec.Raw(b"")
@@ -134,15 +134,15 @@ class BareResponse(Bare):
     error: ClassVar[None] = None
 
 
-class StreamedCall(PiecewiseCall[FunctionCall]):
+class _StreamedCall(PiecewiseCall[_FunctionCall]):
     grows: bool | None = None  # by args, or by partialArgs; not known before the first of either
 
-    def paths_in(self, part: FunctionCall) -> Iterator[Path]:
+    def paths_in(self, part: _FunctionCall) -> Iterator[Path]:
         yield from (parse_path(piece.json_path) for piece in part.partial_args or ())
         if isinstance(part.args, dict):
             yield from ((name,) for name in part.args)
 
-    def text_of(self, part: FunctionCall) -> str:
+    def text_of(self, part: _FunctionCall) -> str:
         if part.args:  # an empty object beside partialArgs says nothing
             self._speak(grows=True)
             text = self.writer.grow(part.args, bool(part.will_continue))
@@ -167,10 +167,10 @@ def plain_token(token: str) -> str:
     return token.translate(_ONE_ALPHABET).rstrip("=")
 
 
-class GeminiDecoder(Decoder[GenerateContentResponse]):
+class GeminiDecoder(Decoder[_GenerateContentResponse]):
     wire = "gemini"
-    _payloads = msgspec.json.Decoder(GenerateContentResponse)
-    _bare_payloads = msgspec.json.Decoder(BareResponse)
+    _payloads = msgspec.json.Decoder(_GenerateContentResponse)
+    _bare_payloads = msgspec.json.Decoder(_BareResponse)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -179,7 +179,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
     def _forget_response(self) -> None:
         self._begun = False
         self._response_id: str | None = None
-        self._streamed: dict[int, list[StreamedCall]] = {}  # the open ones, by candidate
+        self._streamed: dict[int, list[_StreamedCall]] = {}  # the open ones, by candidate
         self._last: dict[int, WireCall] = {}  # by candidate
         self._finish_reason: str | None = None
         self._token: str | None = None
@@ -206,7 +206,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
     def _framing(self) -> Framing:
         return SseOrArrayFraming()
 
-    def _chunk(self, chunk: GenerateContentResponse) -> None:
+    def _chunk(self, chunk: _GenerateContentResponse) -> None:
         if chunk.response_id and chunk.response_id != self._response_id:
             if self._finish_reason is not None:
                 self._end_of_body()  # another response in the same body
@@ -229,7 +229,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         if chunk.error:
             raise reported(chunk.error)
 
-    def _part(self, part: Part, choice: int) -> None:
+    def _part(self, part: _Part, choice: int) -> None:
         if part.function_call is not None:
             self._function_call(part.function_call, part.thought_signature, choice)
         elif part.text:
@@ -239,7 +239,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             else:
                 self._transcript.append_text(part.text, choice)
 
-    def _function_call(self, part: FunctionCall, signature: str | None, choice: int) -> None:
+    def _function_call(self, part: _FunctionCall, signature: str | None, choice: int) -> None:
         streamed = self._continued(part, choice)
         if streamed is None:
             if (
@@ -257,7 +257,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
                 self._transcript.append_args(call, json_text(part.args or {}))
                 self._transcript.end_call(call)
                 return
-            streamed = StreamedCall(call, self._tools)
+            streamed = _StreamedCall(call, self._tools)
             self._streamed.setdefault(choice, []).append(streamed)
         else:
             self._transcript.piece_of(streamed.call)
@@ -268,7 +268,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
             self._close(streamed)
             self._transcript.end_call(streamed.call)
 
-    def _continued(self, part: FunctionCall, choice: int) -> StreamedCall | None:
+    def _continued(self, part: _FunctionCall, choice: int) -> _StreamedCall | None:
         """The open call that the part belongs to, None if it begins one."""
         open_calls = self._streamed.get(choice)
         if not open_calls:
@@ -285,7 +285,7 @@ class GeminiDecoder(Decoder[GenerateContentResponse]):
         # Servers whose args grow send the name with each of them.
         return last if last.grows and part.args and part.name == last.call.name else None
 
-    def _close(self, streamed: StreamedCall) -> None:
+    def _close(self, streamed: _StreamedCall) -> None:
         self._streamed[streamed.call.choice].remove(streamed)
         if streamed.call.name is not None:
             self._transcript.append_args(streamed.call, streamed.writer.close())

@@ -43,7 +43,7 @@ _EAGER = "eager_input_streaming"
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class EntryCall(ChunkCall):
+class _EntryCall(ChunkCall):
     """A call, and what its chunks hold beside its pieces."""
 
     def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
@@ -96,11 +96,11 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
     """The parts of a chunk. ``owned``: those of each choice's pieces of calls that leave. The usage is with the last one."""
     before = {**chunk, "usage": None} if "usage" in chunk else chunk
     passing: list[dict[str, Any]] = []  # choices
-    last: EntryCall | None = None  # the last call of which something is withheld
+    last: _EntryCall | None = None  # the last call of which something is withheld
     for choice, pieces in zip(chunk["choices"], owned, strict=True):
         bare = {field: value if field == "index" or _is_empty(value) else None for field, value in choice.items()}
         delta = _beside_calls(choice)
-        withheld: EntryCall | None = None
+        withheld: _EntryCall | None = None
         for each in pieces:
             if not each.is_withheld:
                 delta = _joined(delta, each.piece)
@@ -128,35 +128,38 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
         yield Split({**news, "choices": []}, last)
 
 
-class ChatText:
+class _TextDelta(StrictText):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    @property
+    def field(self) -> str | None:
+        said = [name for name in ("content", "reasoning_content", "reasoning") if getattr(self, name) is not None]
+        return said[0] if len(said) == 1 else None
+
+
+class _TextChoice(StrictText):
+    delta: _TextDelta
+    index: int = 0
+    logprobs: None = None
+    finish_reason: None = None
+
+
+class _TextChunk(StrictText):
+    choices: list[_TextChoice]
+    id: Any = None
+    object: Any = None
+    created: Any = None
+    model: Any = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+    usage: None = None
+    obfuscation: Any = None
+
+
+class _ChatText:
     """A chunk whose one delta is content or reasoning."""
-
-    class Delta(StrictText):
-        content: str | None = None
-        reasoning_content: str | None = None
-        reasoning: str | None = None
-
-        @property
-        def field(self) -> str | None:
-            said = [name for name in ("content", "reasoning_content", "reasoning") if getattr(self, name) is not None]
-            return said[0] if len(said) == 1 else None
-
-    class Choice(StrictText):
-        delta: ChatText.Delta
-        index: int = 0
-        logprobs: None = None
-        finish_reason: None = None
-
-    class Chunk(StrictText):
-        choices: list[ChatText.Choice]
-        id: Any = None
-        object: Any = None
-        created: Any = None
-        model: Any = None
-        system_fingerprint: Any = None
-        service_tier: Any = None
-        usage: None = None
-        obfuscation: Any = None
 
     def passage_of(self, payload: bytes) -> Passage | None:
         try:
@@ -185,10 +188,10 @@ def _may_begin_call(text: str) -> bool:
     return "{" in text or "\uff5c" in text
 
 
-_TEXT_CHUNKS = msgspec.json.Decoder(ChatText.Chunk)
+_TEXT_CHUNKS = msgspec.json.Decoder(_TextChunk)
 
 
-class OpenAIChatCollapser(ChunkCollapser[EntryCall]):
+class _OpenAIChatCollapser(ChunkCollapser[_EntryCall]):
     """A whole call is one delta with id, name and all of its arguments, in a chunk of its own.
 
     That chunk has the fields of the chunk that the call began in. Calls are complete when their choice finishes, so they
@@ -200,8 +203,8 @@ class OpenAIChatCollapser(ChunkCollapser[EntryCall]):
     left out.
     """
 
-    _call_type = EntryCall
-    text_form = ChatText()
+    _call_type = _EntryCall
+    text_form = _ChatText()
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
@@ -218,7 +221,7 @@ class OpenAIChatCollapser(ChunkCollapser[EntryCall]):
         chunk = {field: begun.began_in[field] for field in _IDENTITY if field in begun.began_in}
         return self._passed(begun.frame, {**chunk, "choices": []})
 
-    def _is_mere_delta(self, call: EntryCall, frame: Frame, chunk: Any) -> bool:
+    def _is_mere_delta(self, call: _EntryCall, frame: Frame, chunk: Any) -> bool:
         if not super()._is_mere_delta(call, frame, chunk) or len(chunk.choices) != 1:
             return False
         delta = chunk.choices[0].delta
@@ -228,7 +231,7 @@ class OpenAIChatCollapser(ChunkCollapser[EntryCall]):
 
     # -- places --
 
-    def _split(self, chunk: dict[str, Any], calls: Sequence[EntryCall | None]) -> Iterator[Split]:
+    def _split(self, chunk: dict[str, Any], calls: Sequence[_EntryCall | None]) -> Iterator[Split]:
         if not any(call is not None and call.collapsed for call in calls):
             return iter([Split(chunk)])
         owners = iter(calls)
@@ -237,7 +240,7 @@ class OpenAIChatCollapser(ChunkCollapser[EntryCall]):
 
     # -- leaving --
 
-    def _whole(self, call: EntryCall) -> list[Output]:
+    def _whole(self, call: _EntryCall) -> list[Output]:
         number = call.choice.get("index") or 0
         index = self._last_index.get(number, -1) + 1
         if not call.is_legacy:
@@ -245,7 +248,7 @@ class OpenAIChatCollapser(ChunkCollapser[EntryCall]):
         after = {**call.chunk, "choices": [{**call.choice, "delta": call.whole_delta(index)}]}
         return [Output(self._passed(call.frame, changed(call.began_in, after)), (call.call_id,))]
 
-    def _left_out(self, call: EntryCall) -> list[Output]:
+    def _left_out(self, call: _EntryCall) -> list[Output]:
         if isinstance(call.index, int):
             self._missing.setdefault(call.choice.get("index") or 0, []).append(call.index)
         if self._role_left or not call.delta.get("role"):
@@ -284,7 +287,7 @@ class OpenAIChatCollapser(ChunkCollapser[EntryCall]):
         self._missing.clear()
 
 
-def _owned(field: str, entry: dict[str, Any], owners: Iterator[EntryCall | None]) -> OwnedPiece | None:
+def _owned(field: str, entry: dict[str, Any], owners: Iterator[_EntryCall | None]) -> OwnedPiece | None:
     """Whose a piece of a call is; None if it does not leave."""
     call = next(owners, None)
     if call is None or call.gone:
@@ -325,7 +328,7 @@ def _speaks(delta: dict[str, Any]) -> bool:
 # -- two answers as one ------------------------------------------------------------------------------------------------
 
 
-class OpenAIChatJoint(Joint):
+class _OpenAIChatJoint(Joint):
     """The chunks of the second answer have the id of the first, and do not name the role again: SDKs would join the two."""
 
     def __init__(self) -> None:
@@ -426,8 +429,8 @@ class OpenAIChat(ChatProvider):
     wire = "openai_chat"
     path = re.compile(r"/(?:chat|agents)/completions$")
     decoder = OpenAIChatDecoder
-    collapser = OpenAIChatCollapser
-    joint = OpenAIChatJoint
+    collapser = _OpenAIChatCollapser
+    joint = _OpenAIChatJoint
     pieces_field = re.compile(rb"tool_stream|eager_input_streaming")
 
     def offered_names(self, request: Request) -> tuple[str, ...]:

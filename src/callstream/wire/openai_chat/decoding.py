@@ -34,24 +34,24 @@ NO_ID = frozenset({"", "null"})
 TEXT_GENERATION_INFERENCE = re.compile(r"\d+\.\d+\.\d+\S*-(?:native|sha-\w+)")
 
 
-class Function(msgspec.Struct):
+class _Function(msgspec.Struct):
     name: str | None = None
     arguments: Any = None
 
 
-class CustomTool(msgspec.Struct):
+class _CustomTool(msgspec.Struct):
     name: str | None = None
     input: str | None = None
 
 
-class ToolCallDelta(msgspec.Struct):
+class _ToolCallDelta(msgspec.Struct):
     index: int | str | None = None
     id: str | int | None = None
-    function: Function | None = None
-    custom: CustomTool | None = None
+    function: _Function | None = None
+    custom: _CustomTool | None = None
 
 
-class Delta(msgspec.Struct):
+class _Delta(msgspec.Struct):
     """What a chunk adds to a choice; a whole answer's message has the same fields."""
 
     content: Any = None
@@ -59,24 +59,24 @@ class Delta(msgspec.Struct):
     reasoning: Any = None
     reasoning_text: Any = None
     refusal: Any = None
-    tool_calls: list[ToolCallDelta] | None = None
-    function_call: Function | None = None
+    tool_calls: list[_ToolCallDelta] | None = None
+    function_call: _Function | None = None
 
 
-class Choice(msgspec.Struct):
+class _Choice(msgspec.Struct):
     index: int | None = None
-    delta: Delta | None = None
-    message: Delta | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
     finish_reason: str | None = None
     native_finish_reason: str | None = None
     error: Any = None
 
 
-class Completion(msgspec.Struct):
+class _Completion(msgspec.Struct):
     """A chunk, or a whole answer."""
 
     id: str | int | None = None
-    choices: list[Choice] | None = None
+    choices: list[_Choice] | None = None
     usage: Any = None
     system_fingerprint: Any = None
     error: Any = None
@@ -88,25 +88,25 @@ class Completion(msgspec.Struct):
 # -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a Completion --
 
 
-class Bare(msgspec.Struct, forbid_unknown_fields=True):
+class _Bare(msgspec.Struct, forbid_unknown_fields=True):
     """Has no field that this code does not know."""
 
 
-class BareFunction(Bare):
+class _BareFunction(_Bare):
     arguments: str | None = None
     name: str | None = None
 
 
-class BareToolCall(Bare):
+class _BareToolCall(_Bare):
     index: int | None = None
     id: str | None = None
     type: str | None = None
-    function: BareFunction | None = None
+    function: _BareFunction | None = None
     custom: ClassVar[None] = None
 
 
-class BareDelta(Bare):
-    tool_calls: list[BareToolCall]
+class _BareDelta(_Bare):
+    tool_calls: list[_BareToolCall]
     role: str | None = None
     content: str | None = None
     refusal: None = None
@@ -116,8 +116,8 @@ class BareDelta(Bare):
     reasoning_text: ClassVar[None] = None
 
 
-class BareChoice(Bare):
-    delta: BareDelta
+class _BareChoice(_Bare):
+    delta: _BareDelta
     index: int | None = None
     logprobs: None = None
     finish_reason: None = None
@@ -126,8 +126,8 @@ class BareChoice(Bare):
     error: ClassVar[None] = None
 
 
-class BareCompletion(Bare):
-    choices: list[BareChoice]
+class _BareCompletion(_Bare):
+    choices: list[_BareChoice]
     id: str | int | None = None
     object: msgspec.Raw = msgspec.Raw(b"")
     created: msgspec.Raw = msgspec.Raw(b"")
@@ -143,10 +143,10 @@ class BareCompletion(Bare):
     x_groq: ClassVar[None] = None
 
 
-class OpenAIChatDecoder(Decoder[Completion]):
+class OpenAIChatDecoder(Decoder[_Completion]):
     wire = "openai_chat"
-    _payloads = msgspec.json.Decoder(Completion)
-    _bare_payloads = msgspec.json.Decoder(BareCompletion)
+    _payloads = msgspec.json.Decoder(_Completion)
+    _bare_payloads = msgspec.json.Decoder(_BareCompletion)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -161,7 +161,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         self._usage: dict[str, Any] | None = None
         self._ends_with_body = False
 
-    def _chunk(self, chunk: Completion) -> None:
+    def _chunk(self, chunk: _Completion) -> None:
         if chunk.id != self._response_id and chunk.id and isinstance(chunk.id, str):
             self._begin(chunk.id, chunk.choices or ())
         if isinstance(chunk.usage, dict):
@@ -180,7 +180,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         if chunk.error or chunk.choices is None or chunk.x_groq:
             self._raise_error_in(chunk)
 
-    def _raise_error_in(self, chunk: Completion) -> None:
+    def _raise_error_in(self, chunk: _Completion) -> None:
         """Raises an error beside the choices, or one that came instead of them."""
         error = chunk.error or (chunk.x_groq.get("error") if isinstance(chunk.x_groq, dict) else None)
         if error:
@@ -189,7 +189,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         if chunk.choices is None and failed is not None:
             raise failed
 
-    def _begin(self, response_id: str, choices: Sequence[Choice]) -> None:
+    def _begin(self, response_id: str, choices: Sequence[_Choice]) -> None:
         """A new id: another response in the same body, if the one before has finished and this one says something.
 
         Some servers give every chunk an id of its own.
@@ -200,7 +200,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
             self._end()
         self._response_id = self._transcript.response_message_id = response_id
 
-    def _delta(self, delta: Delta, choice: int) -> None:
+    def _delta(self, delta: _Delta, choice: int) -> None:
         thoughts = delta.reasoning_content or delta.reasoning or delta.reasoning_text
         if thoughts and isinstance(thoughts, str):
             self._transcript.append_reasoning(thoughts, choice)
@@ -212,7 +212,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
             self._tool_call(tool_call, choice)
         if delta.function_call is not None:
             # The legacy form: one call a choice, without an id.
-            self._tool_call(ToolCallDelta(index=0, function=delta.function_call), choice)
+            self._tool_call(_ToolCallDelta(index=0, function=delta.function_call), choice)
 
     def _content(self, content: Any, choice: int) -> None:
         if isinstance(content, str):
@@ -226,14 +226,14 @@ class OpenAIChatDecoder(Decoder[Completion]):
                     if isinstance(thought, dict) and isinstance(thought.get("text"), str):
                         self._transcript.append_reasoning(thought["text"], choice)
 
-    def _tool_call(self, delta: ToolCallDelta, choice: int) -> None:
+    def _tool_call(self, delta: _ToolCallDelta, choice: int) -> None:
         calls = self._calls.setdefault(choice, [])
         provider_id = None if delta.id is None or str(delta.id).strip() in NO_ID else str(delta.id)
         index = _number(delta.index)
         if delta.custom is not None:
             name, text = delta.custom.name, delta.custom.input or ""
         else:
-            function = delta.function or Function()
+            function = delta.function or _Function()
             name, text = function.name, text_of(function.arguments)
         call = _attributed(calls, index, provider_id, name or None, text)
         if call is None:
@@ -255,7 +255,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         else:
             self._transcript.name_call(call, name)
 
-    def _finish(self, choice: Choice) -> None:
+    def _finish(self, choice: _Choice) -> None:
         for call in list(self._half_names):
             self._name(call, "", is_last=True)
         self._finish_reason = choice.finish_reason
@@ -295,7 +295,7 @@ class OpenAIChatDecoder(Decoder[Completion]):
         self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
-        answer: Completion = self._decoded(body, self._payloads)
+        answer: _Completion = self._decoded(body, self._payloads)
         self._raise_error_in(answer)
         if answer.choices is None:
             raise WireError(f"expected a chat completion with choices, got {body[:200]!r}")
@@ -345,7 +345,7 @@ def _attributed(
     return None if begun is None or _is_whole(begun) else begun
 
 
-def _says_something(delta: Delta) -> bool:
+def _says_something(delta: _Delta) -> bool:
     thoughts = delta.reasoning_content or delta.reasoning or delta.reasoning_text
     return bool(delta.content or thoughts or delta.refusal or delta.tool_calls or delta.function_call)
 

@@ -54,7 +54,7 @@ _BEGINNINGS = ("response.created", "response.in_progress", "response.queued")
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class ItemCall(NumberedCall):
+class _ItemCall(NumberedCall):
     """A call and the frames of its item that leave with it. Those of OpenAI's own tools leave as they came, ``frames``."""
 
     added: Frame | None = None
@@ -72,7 +72,7 @@ class ItemCall(NumberedCall):
         return "arguments" if self.encoding == "json" else "input"
 
 
-class ResponseEnd(Passing):
+class _ResponseEnd(Passing):
     """The final response. ``pieces``: the calls in its output; ``first_seen``: those that came with nothing else."""
 
     __slots__ = ("first_seen", "pieces")
@@ -83,19 +83,20 @@ class ResponseEnd(Passing):
         self.first_seen = first_seen
 
 
-class ResponsesText:
-    """A delta of a message's text or of reasoning."""
+class _TextEvent(StrictText):
+    type: str
+    delta: str
+    item_id: Any = None
+    output_index: int | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
+    sequence_number: Any = None
+    obfuscation: Any = None
+    logprobs: list[Any] | None = None
 
-    class TextEvent(StrictText):
-        type: str
-        delta: str
-        item_id: Any = None
-        output_index: int | None = None
-        content_index: int | None = None
-        summary_index: int | None = None
-        sequence_number: Any = None
-        obfuscation: Any = None
-        logprobs: list[Any] | None = None
+
+class _ResponsesText:
+    """A delta of a message's text or of reasoning."""
 
     _TYPES: ClassVar = (
         "response.output_text.delta",
@@ -118,10 +119,10 @@ class ResponsesText:
         return made
 
 
-_TEXT_EVENTS = msgspec.json.Decoder(ResponsesText.TextEvent)
+_TEXT_EVENTS = msgspec.json.Decoder(_TextEvent)
 
 
-class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
+class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
     """A whole call is the events of its item, the deltas among them folded into one.
 
     The events are those that the server sent, with its own sequence numbers; a server that sends only some of them (no
@@ -138,8 +139,8 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
     executed would be worse.
     """
 
-    _call_type = ItemCall
-    text_form = ResponsesText()
+    _call_type = _ItemCall
+    text_form = _ResponsesText()
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
@@ -156,7 +157,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
         """That the response is in progress, once more: clients that count events count it, and all know it."""
         return self._sign_of_life or super().keep_alive
 
-    def _is_mere_delta(self, call: ItemCall, frame: Frame, chunk: Any) -> bool:
+    def _is_mere_delta(self, call: _ItemCall, frame: Frame, chunk: Any) -> bool:
         return call.delta is not None and chunk.type in DELTAS
 
     # -- places --
@@ -169,7 +170,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             for call in new:
                 call.placed = call.gone = True
             first_seen = tuple(call.call_id for call in new if call.state == "completed")
-            self._slots.append(ResponseEnd(frame, pieces, first_seen))
+            self._slots.append(_ResponseEnd(frame, pieces, first_seen))
         elif pieces and (call := self._calls[pieces[0]]).collapsed:
             call.is_own_tool = call.is_own_tool or (chunk.item is not None and chunk.item.type in OWN_TOOLS)
             self._withhold(call, chunk, frame)
@@ -179,7 +180,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             if not self._is_reasoning(chunk, frame):
                 self._pass_on(chunk, frame)
 
-    def _withhold(self, call: ItemCall, event: StreamEvent, frame: Frame) -> None:
+    def _withhold(self, call: _ItemCall, event: StreamEvent, frame: Frame) -> None:
         if call.gone:  # a server repeats itself
             if call.state == "completed":
                 self._slots.append(Passing(frame))
@@ -223,7 +224,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
 
     # -- leaving --
 
-    def _whole(self, call: ItemCall) -> list[Output]:
+    def _whole(self, call: _ItemCall) -> list[Output]:
         item_id: str | None = None
         leaving = []
         for frame in call.frames or (call.added, call.delta, call.text_done, call.item_done):
@@ -239,7 +240,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
                 self._ended_items.append(numbered["item"])
         return [Output(b"".join(leaving), (call.call_id,))]
 
-    def _unified(self, call: ItemCall, event: dict[str, Any], item_id: str | None) -> dict[str, Any]:
+    def _unified(self, call: _ItemCall, event: dict[str, Any], item_id: str | None) -> dict[str, Any]:
         """The event with the whole arguments, or with none before they come, and with the one id of its item."""
         event = dict(event)
         field = call.text_field
@@ -262,7 +263,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
         return event
 
     def _passes_slot(self, slot: Passing) -> list[Output]:
-        if isinstance(slot, ResponseEnd):
+        if isinstance(slot, _ResponseEnd):
             return [self._ended(slot)]
         if isinstance(slot, NewMessage):
             self._floor = None
@@ -291,7 +292,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             event["sequence_number"] = self._floor + 1
         return event
 
-    def _ended(self, slot: ResponseEnd) -> Output:
+    def _ended(self, slot: _ResponseEnd) -> Output:
         event = read_json(slot.frame.payload)
         output = (event.get("response") or {}).get("output")
         after = self._numbered(event)
@@ -309,7 +310,7 @@ class OpenAIResponsesCollapser(NumberedCollapser[ItemCall]):
             if call is None or call.state != "left_out"
         ]
 
-    def _call_of(self, item: dict[str, Any], pieces: list[str | None]) -> ItemCall | None:
+    def _call_of(self, item: dict[str, Any], pieces: list[str | None]) -> _ItemCall | None:
         """The collapsed call that an item is. A second end of a response is not attributed: there the ids tell."""
         if not is_call(item.get("type"), item.get("environment")):
             return None
@@ -327,7 +328,7 @@ def _in_progress(created: Frame) -> bytes | None:
 # -- two answers as one ------------------------------------------------------------------------------------------------
 
 
-class OpenAIResponsesJoint(Joint):
+class _OpenAIResponsesJoint(Joint):
     """The final response is the second one, by whose id the server goes on, with the items of both."""
 
     def __init__(self) -> None:
@@ -489,8 +490,8 @@ class OpenAIResponses(Provider):
     path = re.compile(r"/responses$")
     resumed_path = re.compile(r"/responses/[^/]+$")
     decoder = OpenAIResponsesDecoder
-    collapser = OpenAIResponsesCollapser
-    joint = OpenAIResponsesJoint
+    collapser = _OpenAIResponsesCollapser
+    joint = _OpenAIResponsesJoint
 
     def turns(self, body: bytes) -> Iterator[RequestTurn]:
         return read_turns(body)

@@ -38,7 +38,7 @@ _PARTS = ("response.apply_patch_call_operation_diff.", "response.shell_call_comm
 ENDS = {"response.completed", "response.incomplete", "response.cancelled", "response.done"}
 
 
-class Item(msgspec.Struct):
+class _Item(msgspec.Struct):
     """An output item of any type. Only what all types agree on has a type here."""
 
     type: str = ""
@@ -88,17 +88,17 @@ class Item(msgspec.Struct):
                     yield _text(part.get("text")) or _text(part.get("refusal"))
 
 
-class IncompleteDetails(msgspec.Struct):
+class _IncompleteDetails(msgspec.Struct):
     reason: str | None = None
 
 
-class ResponseBody(msgspec.Struct):
+class _ResponseBody(msgspec.Struct):
     id: str | None = None
     status: str | None = None
-    output: list[Item] | None = None
+    output: list[_Item] | None = None
     usage: Any = None
     error: Any = None
-    incomplete_details: IncompleteDetails | None = None
+    incomplete_details: _IncompleteDetails | None = None
 
 
 class StreamEvent(msgspec.Struct, gc=False):  # one a delta, in no cycle: the collector need not count them
@@ -106,20 +106,20 @@ class StreamEvent(msgspec.Struct, gc=False):  # one a delta, in no cycle: the co
     item_id: str | None = None
     call_id: str | None = None
     output_index: int | None = None
-    item: Item | None = None
+    item: _Item | None = None
     delta: Any = None
     arguments: Any = None
     input: Any = None
     command: Any = None
     command_index: int | None = None
     sequence_number: Any = None
-    response: ResponseBody | None = None
+    response: _ResponseBody | None = None
     error: Any = None
     message: Any = None
     code: Any = None
 
 
-class OutputCall:
+class _OutputCall:
     """A call item and the names that events may use for it."""
 
     def __init__(self, call: WireCall, item_id: str | None, output_index: int | None) -> None:
@@ -139,7 +139,7 @@ class OutputCall:
 class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     wire = "openai_responses"
     _payloads = msgspec.json.Decoder(StreamEvent)
-    _responses = msgspec.json.Decoder(ResponseBody)
+    _responses = msgspec.json.Decoder(_ResponseBody)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -150,7 +150,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._begun = False
         self._has_start = False  # the beginning of the response is in this body
         self._response_id: str | None = None
-        self._calls: list[OutputCall] = []
+        self._calls: list[_OutputCall] = []
         self._spoken: set[tuple[int | None, str]] = set()  # (output index, kind) of items whose text came as deltas
 
     def _chunk(self, chunk: StreamEvent) -> None:
@@ -182,7 +182,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 failure = chunk.response.error if chunk.response is not None else None
                 raise error_in({"error": failure}) or WireError("the provider reported that the response failed")
             case end if end in ENDS:
-                self._response_ended(chunk.response or ResponseBody(), chunk.type)
+                self._response_ended(chunk.response or _ResponseBody(), chunk.type)
             case _ if chunk.type == "error" or (chunk.error and not chunk.type.startswith("response.")):
                 raise error_in({"error": chunk.error, "message": chunk.message, "code": chunk.code}) or WireError(
                     "the provider reported an error"
@@ -194,7 +194,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     # -- calls --
 
-    def _call_of(self, chunk: StreamEvent) -> OutputCall | None:
+    def _call_of(self, chunk: StreamEvent) -> _OutputCall | None:
         known = self._calls[-1] if self._calls else None
         if known is None or not chunk.item_id or known.item_id != chunk.item_id:  # it is nearly always the last one
             known = self._known(chunk.item_id, chunk.output_index, chunk.call_id)
@@ -210,7 +210,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     def _known(
         self, item_id: str | None, output_index: int | None, provider_id: str | None = None
-    ) -> OutputCall | None:
+    ) -> _OutputCall | None:
         for output in reversed(self._calls):
             if (item_id and output.item_id == item_id) or (provider_id and output.call.provider_id == provider_id):
                 return output
@@ -221,15 +221,15 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         unfinished = [output for output in self._calls if not output.call.final]
         return unfinished[0] if len(unfinished) == 1 else None
 
-    def _open(self, item: Item, output_index: int | None) -> OutputCall:
+    def _open(self, item: _Item, output_index: int | None) -> _OutputCall:
         encoding = CALL_ITEMS.get(item.type, "json")
         call = self._transcript.open_call(item.tool_name, item.call_id or item.id, encoding=encoding)
-        output = OutputCall(call, item.id, output_index)
+        output = _OutputCall(call, item.id, output_index)
         output.writer = JsonWriter() if item.type in OWN_TOOLS else None
         self._calls.append(output)
         return output
 
-    def _agree(self, output: OutputCall, text: str) -> None:
+    def _agree(self, output: _OutputCall, text: str) -> None:
         """The whole text of the call: what the deltas have not brought of it follows; a contradiction is malformed."""
         call = output.call
         if call.final or not text:
@@ -243,7 +243,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         elif not _same_json(so_far, whole):
             self._transcript.discard_call(call, "malformed", "the deltas and the final arguments differ")
 
-    def _item_added(self, item: Item, output_index: int | None) -> None:
+    def _item_added(self, item: _Item, output_index: int | None) -> None:
         self._begun = True
         self._transcript.believe_ends()
         if not item.is_call:
@@ -257,7 +257,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                     self._append_written(output, (name,), value, more=False)
         self._transcript.piece_of(output.call)
 
-    def _open_under(self, provider_id: str | None) -> OutputCall | None:
+    def _open_under(self, provider_id: str | None) -> _OutputCall | None:
         """The call that is open under this id: an item may be announced twice."""
         if provider_id is None:
             return None
@@ -265,7 +265,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             (known for known in self._calls if known.call.provider_id == provider_id and not known.call.final), None
         )
 
-    def _item_done(self, item: Item, output_index: int | None, known: OutputCall | None = None) -> WireCall | None:
+    def _item_done(self, item: _Item, output_index: int | None, known: _OutputCall | None = None) -> WireCall | None:
         if not item.is_call:
             if item.kind and not self._spoken & {(output_index, item.kind), (None, item.kind)}:
                 self._spoken.add((output_index, item.kind))  # its deltas never came
@@ -318,11 +318,11 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         if path and not output.call.ended and not output.call.final:
             self._append_written(output, path, text, more=more)
 
-    def _append_written(self, output: OutputCall, path: Path, text: str, *, more: bool) -> None:
+    def _append_written(self, output: _OutputCall, path: Path, text: str, *, more: bool) -> None:
         assert output.writer is not None
         self._transcript.append_args(output.call, output.writer.write(path, text, more))
 
-    def _complete_written(self, output: OutputCall, given: dict[str, Any]) -> None:
+    def _complete_written(self, output: _OutputCall, given: dict[str, Any]) -> None:
         """The whole arguments of the call; what was not written yet follows."""
         assert output.writer is not None
         if output.call.final or output.call.ended:
@@ -339,7 +339,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._spoken.add((chunk.output_index, kind))
         self._append_spoken(kind, _text(chunk.delta))
 
-    def _say_whole(self, item: Item) -> None:
+    def _say_whole(self, item: _Item) -> None:
         for text in item.spoken():
             self._append_spoken(item.kind, text)
 
@@ -353,14 +353,14 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     # -- the response --
 
-    def _response_began(self, response: ResponseBody | None) -> None:
+    def _response_began(self, response: _ResponseBody | None) -> None:
         if response is not None and response.id:
             if self._response_id not in (None, response.id):
                 self._end_of_body()  # another response in the same body
             self._response_id = self._transcript.response_message_id = response.id
         self._begun = self._has_start = True
 
-    def _response_ended(self, response: ResponseBody, how: str) -> None:
+    def _response_ended(self, response: _ResponseBody, how: str) -> None:
         if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
             return  # a second end of the response before: some servers send completed and done
         self._ended_id = response.id or self._response_id
@@ -379,7 +379,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._transcript.end_response(finish_reason, response.usage if isinstance(response.usage, dict) else None)
         self._forget_response()
 
-    def _apply_final_list(self, items: Sequence[Item]) -> None:
+    def _apply_final_list(self, items: Sequence[_Item]) -> None:
         """What the events have not brought. The list may leave items out, and some servers give calls new ids in it."""
         spoken = {kind for _, kind in self._spoken}
         streamed = list(self._calls)
@@ -405,7 +405,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
-        response: ResponseBody = self._decoded(body, self._responses)
+        response: _ResponseBody = self._decoded(body, self._responses)
         if response.error or response.status == "failed":
             raise error_in({"error": response.error}) or WireError("the provider reported that the response failed")
         if response.output is None:
@@ -431,7 +431,7 @@ def _same_json(one: str, other: str) -> bool:
 # -- what a request says -----------------------------------------------------------------------------------------------
 
 
-class InputItem(msgspec.Struct):
+class _InputItem(msgspec.Struct):
     type: str | None = None
     id: str | None = None
     status: str | None = None
@@ -442,13 +442,13 @@ class InputItem(msgspec.Struct):
     output: Any = None
 
 
-class ResponsesRequest(msgspec.Struct):
-    input: str | list[InputItem] | None = None
+class _ResponsesRequest(msgspec.Struct):
+    input: str | list[_InputItem] | None = None
 
 
 def read_turns(body: bytes) -> Iterator[RequestTurn]:
-    said = read_body("openai_responses", body, ResponsesRequest).input or []
-    items = [InputItem(role="user", content=said)] if isinstance(said, str) else said
+    said = read_body("openai_responses", body, _ResponsesRequest).input or []
+    items = [_InputItem(role="user", content=said)] if isinstance(said, str) else said
     for item in items:
         match item.type or "message":
             case "function_call_output" | "custom_tool_call_output":
