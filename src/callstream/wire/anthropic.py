@@ -278,6 +278,8 @@ class _AnthropicCollapser(BlockCollapser):
 
     text_form = _AnthropicText()
 
+    _delta_event = b"content_block_delta"
+
     @property
     def keep_alive(self) -> bytes:
         return _PING if isinstance(self._framing, SseFraming) else super().keep_alive  # Bedrock has frames of its own
@@ -291,15 +293,12 @@ class _AnthropicCollapser(BlockCollapser):
             return (block.signature, block.data) if block is not None and block.type in THINKING else None
         return (chunk.delta and chunk.delta.signature,) if part == "delta" and index in self._reasoning else None
 
-    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
+    def _without_arguments(self, start: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         block = start["content_block"]
         if not block.get("input"):
-            return start, None
+            return None
         delta = {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": ""}}
-        if "index" in start:
-            delta["index"] = start["index"]
-        bare = {**start, "content_block": {**block, "input": {}}}
-        return bare, Frame(msgspec.json.encode(delta), b"content_block_delta")
+        return {**start, "content_block": {**block, "input": {}}}, delta
 
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
         return {**delta, "delta": {**delta["delta"], "partial_json": text}}

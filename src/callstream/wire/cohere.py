@@ -202,17 +202,16 @@ class _CohereDecoder(Decoder[StreamEvent]):
 class _CohereCollapser(BlockCollapser):
     """Plans and thinking are not held: Cohere accepts back a message that has them and no call."""
 
+    _delta_event = b"tool-call-delta"
+
     def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
         return _PARTS.get(chunk.type), chunk.index
 
-    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
+    def _without_arguments(self, start: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if not start["delta"]["message"]["tool_calls"]["function"].get("arguments"):
-            return start, None
-        delta: dict[str, Any] = {"type": "tool-call-delta"}
-        if "index" in start:
-            delta["index"] = start["index"]
-        delta["delta"] = {"message": {"tool_calls": {"function": {"arguments": ""}}}}
-        return _with_text(start, ""), Frame(msgspec.json.encode(delta), b"tool-call-delta")
+            return None
+        delta = {"message": {"tool_calls": {"function": {"arguments": ""}}}}
+        return _with_text(start, ""), {"type": "tool-call-delta", "delta": delta}
 
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
         return _with_text(delta, text)

@@ -493,6 +493,8 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
 
     _call_type = _BlockCall
     _number: ClassVar[str] = "index"
+    _delta_event: ClassVar[bytes] = b""
+    """The name of the event that brings arguments."""
 
     @abstractmethod
     def _seen(self, frame: Frame, chunk: Any) -> tuple[Part | None, int | None]:
@@ -502,9 +504,9 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
         """The names that tell the reasoning in an event from all other; None if it is not an event of reasoning."""
         return None
 
-    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
-        """The payload of a call's start without the arguments that it may have brought, and a delta for them."""
-        return start, None
+    def _without_arguments(self, start: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The payload of a call's start without the arguments that it brought, and that of a delta for them, if any."""
+        return None
 
     @abstractmethod
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
@@ -555,9 +557,12 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
 
     def _whole(self, call: _BlockCall) -> list[Output]:
         start = read_json(call.start.payload)
-        bare, made = self._split(start)
-        leaving = [self._passed(call.start, changed(start, bare))]
-        delta = call.delta or made
+        bare, made = self._without_arguments(start) or (None, None)
+        leaving = [self._passed(call.start, bare)]
+        delta = call.delta
+        if delta is None and made is not None:
+            numbered = {**made, self._number: start[self._number]} if self._number in start else made
+            delta = Frame(codec.encode(numbered), self._delta_event)
         if delta is not None:
             before = read_json(delta.payload)
             leaving.append(self._passed(delta, changed(before, self._with_arguments(before, call.args_json))))

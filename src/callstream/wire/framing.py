@@ -268,11 +268,7 @@ def _with_data(raw: bytes, payload: bytes) -> bytes:
     return written if written.endswith(_BLANK_LINES) else written + ending
 
 
-# -- JSON texts that arrive piece by piece: the objects of an array, or one text a line --------------------------------
-# Gemini streams an array when it is not asked for server-sent events, Ollama lines.
-
-
-# -- a JSON array ------------------------------------------------------------------------------------------------------
+# -- a JSON array: what Gemini streams when it is not asked for server-sent events -------------------------------------
 
 _SPACE = b" \t\r\n"
 _MARK = re.compile(rb'["\\{}\[\]]')
@@ -407,7 +403,7 @@ class SseOrArrayFraming(Framing):
         return framing
 
 
-# -- JSON lines --------------------------------------------------------------------------------------------------------
+# -- JSON lines: what Ollama streams -----------------------------------------------------------------------------------
 
 
 class JsonLinesFraming(Framing):

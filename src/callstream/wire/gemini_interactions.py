@@ -247,6 +247,8 @@ class _GeminiInteractionsCollapser(BlockCollapser):
     What the server stores is its own copy, in which that call still is.
     """
 
+    _delta_event = b"step.delta"
+
     def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
         return _PARTS.get(chunk.event_type), chunk.index
 
@@ -261,14 +263,12 @@ class _GeminiInteractionsCollapser(BlockCollapser):
         else:
             super()._place(frame, chunk, pieces)
 
-    def _split(self, start: dict[str, Any]) -> tuple[dict[str, Any], Frame | None]:
+    def _without_arguments(self, start: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         step = start["step"]
         if not step.get("arguments"):
-            return start, None
-        delta: dict[str, Any] = {"event_type": "step.delta", "delta": {"type": "arguments_delta", "arguments": ""}}
-        if "index" in start:
-            delta["index"] = start["index"]
-        return {**start, "step": {**step, "arguments": {}}}, Frame(msgspec.json.encode(delta), b"step.delta")
+            return None
+        delta = {"event_type": "step.delta", "delta": {"type": "arguments_delta", "arguments": ""}}
+        return {**start, "step": {**step, "arguments": {}}}, delta
 
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
         return {**delta, "delta": {**delta["delta"], "arguments": text}}

@@ -30,15 +30,6 @@ from callstream.wire.requests import (
 )
 from callstream.wire.transcript import text_of
 
-_COUNTS = (
-    "total_duration",
-    "load_duration",
-    "prompt_eval_count",
-    "prompt_eval_duration",
-    "eval_count",
-    "eval_duration",
-)
-
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
@@ -69,6 +60,9 @@ class Line(msgspec.Struct):
     prompt_eval_duration: Any = None
     eval_count: Any = None
     eval_duration: Any = None
+
+
+_COUNTS = tuple(name for name in Line.__struct_fields__ if name.endswith(("_duration", "_count")))
 
 
 class _OllamaDecoder(Decoder[Line]):
