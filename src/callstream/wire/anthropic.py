@@ -17,7 +17,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
-from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.decoder import Decoder, Strict, error_in
 from callstream.wire.framing import Frame, SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.provider import IsLeftOut, Provider, kept
@@ -36,7 +36,7 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
-from callstream.wire.slots import Passage, StrictText
+from callstream.wire.slots import Passage
 from callstream.wire.transcript import WireCall, json_text
 
 NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
@@ -238,13 +238,13 @@ class AnthropicDecoder(Decoder[StreamEvent]):
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class _TextDelta(StrictText):
+class _TextDelta(Strict):
     type: str
     text: str | None = None
     thinking: str | None = None
 
 
-class _TextEvent(StrictText):
+class _TextEvent(Strict):
     type: str
     delta: _TextDelta
     index: int | None = None

@@ -32,7 +32,7 @@ from callstream.wire.anthropic import Anthropic, AnthropicDecoder, add_beta
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
 from callstream.wire.decoder import Decoder
 from callstream.wire.eventstream import CONTENT_TYPE, ChunkFraming, EventStreamFraming
-from callstream.wire.framing import Frame, Framing
+from callstream.wire.framing import Frame
 from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
@@ -112,6 +112,7 @@ class _ConverseAnswer(msgspec.Struct):
 
 class _ConverseDecoder(Decoder[StreamEvent]):
     wire = "bedrock_converse"
+    _framing = EventStreamFraming
     _payloads = msgspec.json.Decoder(StreamEvent)
     _answers = msgspec.json.Decoder(_ConverseAnswer)
 
@@ -119,9 +120,6 @@ class _ConverseDecoder(Decoder[StreamEvent]):
         super().__init__(**settings)
         self._event = b""  # the type of the event being read
         self._forget_response()
-
-    def _framing(self) -> Framing:
-        return EventStreamFraming()
 
     def _forget_response(self) -> None:
         self._in_message = False
@@ -382,9 +380,7 @@ def _is_client_call(use: Any) -> bool:
 
 class _BedrockInvokeDecoder(AnthropicDecoder):
     wire = "bedrock_invoke"
-
-    def _framing(self) -> Framing:
-        return ChunkFraming()
+    _framing = ChunkFraming
 
 
 class BedrockInvoke(Anthropic):

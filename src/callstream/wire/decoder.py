@@ -26,6 +26,10 @@ DONE = b"[DONE]"
 """The sentinel that OpenAI's wires, and others after them, end a stream with."""
 
 
+class Strict(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The root of the types for payloads that hold one thing, and nothing that this code does not know."""
+
+
 class Decoder(ABC, Generic[Chunk]):
     """Reads one response of one wire. A response that follows in the same body is read too.
 
@@ -34,6 +38,8 @@ class Decoder(ABC, Generic[Chunk]):
     """
 
     wire: ClassVar[str]
+    _framing: ClassVar[type[Framing]] = SseFraming
+    """How the wire's streamed answers are cut."""
     _payloads: msgspec.json.Decoder[Chunk]
     _bare_payloads: ClassVar[msgspec.json.Decoder[Any] | None] = None
     """A stricter reader, for wires on which a delta may bring anything beside a piece of a call. See ``expects_piece``."""
@@ -183,10 +189,6 @@ class Decoder(ABC, Generic[Chunk]):
             self._pause()
             self.framing = self._framing()
         return self.is_paused
-
-    def _framing(self) -> Framing:
-        """How the wire's streamed answers are cut."""
-        return SseFraming()
 
     def _read_all(self, frames: Iterable[Frame]) -> list[WireEvent]:
         self.chunk = None

@@ -17,7 +17,7 @@ from callstream.errors import WireError
 from callstream.events import ResultReceived
 from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Output, Split, changed
 from callstream.wire.decoder import Decoder, reported
-from callstream.wire.framing import Framing, JsonLinesFraming
+from callstream.wire.framing import JsonLinesFraming
 from callstream.wire.provider import AnswerKind, ChatProvider, IsLeftOut
 from callstream.wire.requests import (
     MODEL,
@@ -67,14 +67,12 @@ _COUNTS = tuple(name for name in Line.__struct_fields__ if name.endswith(("_dura
 
 class _OllamaDecoder(Decoder[Line]):
     wire = "ollama"
+    _framing = JsonLinesFraming
     _payloads = msgspec.json.Decoder(Line)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._in_response = False
-
-    def _framing(self) -> Framing:
-        return JsonLinesFraming()
 
     def _chunk(self, chunk: Line) -> None:
         if chunk.error:

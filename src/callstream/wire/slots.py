@@ -175,7 +175,3 @@ class Passages:
         if len(texts) == 1:
             return self._last, None
         return self._last, self._form.with_text(codec.decode(self._last.payload or b""), "".join(texts))
-
-
-class StrictText(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The root of the types that a wire's frames of text are read as."""

@@ -15,7 +15,7 @@ import msgspec
 
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.collapsing import Chunk, ChunkCall, ChunkCollapser, Output, OwnedPiece, Split
-from callstream.wire.decoder import Decoder
+from callstream.wire.decoder import Decoder, Strict
 from callstream.wire.framing import Frame
 from callstream.wire.gemini.decoding import GeminiDecoder, plain_token
 from callstream.wire.joining import Joint, Saying, add_usage
@@ -35,7 +35,7 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
-from callstream.wire.slots import Passage, StrictText
+from callstream.wire.slots import Passage
 
 SENTINEL = base64.b64encode(b"skip_thought_signature_validator").decode()
 """What Gemini accepts for a signature where there is none."""
@@ -137,22 +137,22 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
         yield Split({**chunk, "candidates": []}, last)
 
 
-class _TextPart(StrictText):
+class _TextPart(Strict):
     text: str
     thought: bool = False
 
 
-class _TextContent(StrictText):
+class _TextContent(Strict):
     parts: list[_TextPart]
     role: str | None = None
 
 
-class _TextCandidate(StrictText):
+class _TextCandidate(Strict):
     content: _TextContent
     index: int | None = None
 
 
-class _TextChunk(StrictText, rename="camel"):
+class _TextChunk(Strict, rename="camel"):
     candidates: list[_TextCandidate]
     usage_metadata: Any = None
     model_version: Any = None

@@ -21,8 +21,8 @@ from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
-from callstream.wire.decoder import Decoder, reported
-from callstream.wire.framing import Framing, SseOrArrayFraming
+from callstream.wire.decoder import Decoder, Strict, reported
+from callstream.wire.framing import SseOrArrayFraming
 from callstream.wire.joining import add_usage
 from callstream.wire.transcript import PiecewiseCall, WireCall, json_text
 
@@ -95,11 +95,7 @@ class _GenerateContentResponse(msgspec.Struct, rename="camel", gc=False):
 # -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a response --
 
 
-class _Bare(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """Has no field that this code does not know."""
-
-
-class _BareFunctionCall(_Bare):
+class _BareFunctionCall(Strict, rename="camel"):
     id: str | None = None
     partial_args: list[_PartialArg] | None = None
     will_continue: bool | None = None
@@ -107,24 +103,24 @@ class _BareFunctionCall(_Bare):
     args: ClassVar[None] = None
 
 
-class _BarePart(_Bare):
+class _BarePart(Strict, rename="camel"):
     function_call: _BareFunctionCall
     thought_signature: ClassVar[None] = None
 
 
-class _BareContent(_Bare):
+class _BareContent(Strict, rename="camel"):
     parts: list[_BarePart]
     role: str | None = None
 
 
-class _BareCandidate(_Bare):
+class _BareCandidate(Strict, rename="camel"):
     content: _BareContent
     index: int | None = None
     finish_reason: ClassVar[None] = None
     continuation_token: ClassVar[None] = None
 
 
-class _BareResponse(_Bare):
+class _BareResponse(Strict, rename="camel"):
     candidates: list[_BareCandidate]
     usage_metadata: Any = None
     model_version: msgspec.Raw = msgspec.Raw(b"")
@@ -169,6 +165,7 @@ def plain_token(token: str) -> str:
 
 class GeminiDecoder(Decoder[_GenerateContentResponse]):
     wire = "gemini"
+    _framing = SseOrArrayFraming
     _payloads = msgspec.json.Decoder(_GenerateContentResponse)
     _bare_payloads = msgspec.json.Decoder(_BareResponse)
 
@@ -202,9 +199,6 @@ class GeminiDecoder(Decoder[_GenerateContentResponse]):
     def _pause(self) -> None:
         self._earlier_usage = add_usage(self._earlier_usage, self._usage)
         self._finish_reason = self._usage = None
-
-    def _framing(self) -> Framing:
-        return SseOrArrayFraming()
 
     def _chunk(self, chunk: _GenerateContentResponse) -> None:
         if chunk.response_id and chunk.response_id != self._response_id:

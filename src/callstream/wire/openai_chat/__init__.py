@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from callstream.wire.collapsing import Chunk, ChunkCall, ChunkCollapser, Output, OwnedPiece, Split, changed
-from callstream.wire.decoder import Decoder
+from callstream.wire.decoder import Decoder, Strict
 from callstream.wire.framing import Frame
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
@@ -29,7 +29,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.slots import Passage, StrictText
+from callstream.wire.slots import Passage
 
 # What every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})
@@ -128,7 +128,7 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
         yield Split({**news, "choices": []}, last)
 
 
-class _TextDelta(StrictText):
+class _TextDelta(Strict):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -139,14 +139,14 @@ class _TextDelta(StrictText):
         return said[0] if len(said) == 1 else None
 
 
-class _TextChoice(StrictText):
+class _TextChoice(Strict):
     delta: _TextDelta
     index: int = 0
     logprobs: None = None
     finish_reason: None = None
 
 
-class _TextChunk(StrictText):
+class _TextChunk(Strict):
     choices: list[_TextChoice]
     id: Any = None
     object: Any = None

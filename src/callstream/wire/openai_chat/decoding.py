@@ -17,7 +17,7 @@ import msgspec
 from callstream import codec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
-from callstream.wire.decoder import Decoder, error_in, reported
+from callstream.wire.decoder import Decoder, Strict, error_in, reported
 from callstream.wire.transcript import WireCall, text_of
 
 # "stop" comes despite calls, too; the others are what compatible servers send for the same.
@@ -88,16 +88,12 @@ class _Completion(msgspec.Struct):
 # -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a Completion --
 
 
-class _Bare(msgspec.Struct, forbid_unknown_fields=True):
-    """Has no field that this code does not know."""
-
-
-class _BareFunction(_Bare):
+class _BareFunction(Strict):
     arguments: str | None = None
     name: str | None = None
 
 
-class _BareToolCall(_Bare):
+class _BareToolCall(Strict):
     index: int | None = None
     id: str | None = None
     type: str | None = None
@@ -105,7 +101,7 @@ class _BareToolCall(_Bare):
     custom: ClassVar[None] = None
 
 
-class _BareDelta(_Bare):
+class _BareDelta(Strict):
     tool_calls: list[_BareToolCall]
     role: str | None = None
     content: str | None = None
@@ -116,7 +112,7 @@ class _BareDelta(_Bare):
     reasoning_text: ClassVar[None] = None
 
 
-class _BareChoice(_Bare):
+class _BareChoice(Strict):
     delta: _BareDelta
     index: int | None = None
     logprobs: None = None
@@ -126,7 +122,7 @@ class _BareChoice(_Bare):
     error: ClassVar[None] = None
 
 
-class _BareCompletion(_Bare):
+class _BareCompletion(Strict):
     choices: list[_BareChoice]
     id: str | int | None = None
     object: msgspec.Raw = msgspec.Raw(b"")

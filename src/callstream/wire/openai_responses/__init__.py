@@ -20,7 +20,7 @@ from callstream.wire.collapsing import (
     changed,
     read_json,
 )
-from callstream.wire.decoder import Decoder
+from callstream.wire.decoder import Decoder, Strict
 from callstream.wire.framing import Frame
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.openai_responses.decoding import (
@@ -44,7 +44,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.slots import NewMessage, NumberedCall, Passage, Passing, Reasoning, StrictText
+from callstream.wire.slots import NewMessage, NumberedCall, Passage, Passing, Reasoning
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -83,7 +83,7 @@ class _ResponseEnd(Passing):
         self.first_seen = first_seen
 
 
-class _TextEvent(StrictText):
+class _TextEvent(Strict):
     type: str
     delta: str
     item_id: Any = None
