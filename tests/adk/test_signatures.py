@@ -17,7 +17,7 @@ from google.genai import types
 
 from callstream import Callstream
 from callstream.adk import repair_thought_signatures
-from callstream.adk.signatures import SENTINEL, repair
+from callstream.adk.requests import SENTINEL, repair
 from callstream.testing import Finish, Text, ToolCall
 
 from .hosting import PATHS, FakeLlm, Host, Models, Untapped, agent_of, scripted

@@ -20,7 +20,7 @@ from google.genai import types
 
 from callstream import Callstream
 from callstream.adk import CallstreamPlugin, tapped
-from callstream.adk.signatures import SENTINEL
+from callstream.adk.requests import SENTINEL
 from callstream.calls import CallState
 from tests.adk.hosting import STREAMED
 

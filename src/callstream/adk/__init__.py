@@ -9,13 +9,12 @@
 Where to look:
 
 - The plugin: ``plugin`` has the callbacks, ``execution`` the tools, ``invocations`` one invocation and the calls of its
-  model, ``partials`` the reading of partial events, ``live`` that of live mode, ``signatures`` thought signatures,
-  ``outputs`` the values of ``output_key``, ``judges`` who may change an answer, ``eventtexts`` what is recorded of events.
-- The agent behind AG-UI: ``agent`` is ``ADKAgent``, ``settings`` its options, ``agentrun`` one run, ``threads`` the sessions
-  of clients and their state, ``presentation`` what a client is sent, ``history`` threads that are older than the journal.
-- Both: ``calls`` in a session, ``answers`` to them, ``contents`` of messages, ``tools``, ``tapping`` of models and trees,
-  ``services`` that no cancellation interrupts.
-- A run that goes on in another process: ``resuming`` has its session, ``nodes`` the functions of a Workflow.
+  model, ``requests`` what a model is asked, ``partials`` the reading of partial events, ``eventtexts`` what is recorded of
+  events, live mode's too, and who may change them.
+- The agent behind AG-UI: ``agent`` is ``ADKAgent`` and what clients are sent, ``settings`` its options, ``agentrun`` one run
+  from a client's input on, ``threads`` the sessions of clients and their state, ``history`` what began elsewhere.
+- Both: ``calls`` in a session, ``answers`` to them, ``tools``, ``tapping`` of models and trees, ``services`` that no
+  cancellation interrupts, and that know a run which goes on in another process.
 - ``serving`` is what a server needs of all this.
 
 An answer's way, from a client to google-adk: ``ADKAgent.begin`` checks it (``answers.check_answers``), ``AgentRun`` has
@@ -28,11 +27,11 @@ from callstream.errors import MissingExtra
 
 try:
     from callstream.adk.agent import ADKAgent
-    from callstream.adk.judges import AgentTextFilter, observes
+    from callstream.adk.eventtexts import AgentTextFilter, observes
     from callstream.adk.plugin import CallstreamPlugin
-    from callstream.adk.presentation import PredictStateMapping
+    from callstream.adk.requests import repair_thought_signatures
     from callstream.adk.services import shielded
-    from callstream.adk.signatures import repair_thought_signatures
+    from callstream.adk.settings import PredictStateMapping
     from callstream.adk.tapping import tapped
     from callstream.adk.tools import AGUIToolset, StreamingTool, mcp_progress
 except ModuleNotFoundError as error:

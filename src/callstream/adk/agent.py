@@ -2,6 +2,9 @@
 
 ``run`` starts a run in the journal, lets google-adk work on it, and yields what a follower of the journal sees: there is
 one emitter, and what a client was shown is what another client, joining later, is shown.
+
+``Presentation`` is what the options add to the translator's events and hold back, most of it predicted state: an argument
+of a tool, shown before it is a key of the state. ``AgentStream`` is what ``run`` yields.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ import copy
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
 
-from ag_ui.core import BaseEvent, Message, RunAgentInput, ToolMessage, UserMessage
+import msgspec
+from ag_ui.core import BaseEvent, Message, RunAgentInput, ToolMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps import App
@@ -27,100 +31,41 @@ from google.adk.memory import InMemoryMemoryService
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import BaseSessionService
-from google.adk.sessions.session import Session
 from google.adk.workflow import BaseNode
 from pydantic import TypeAdapter
 
-from callstream.adk.agentrun import AgentRun, HostedPlugin
-from callstream.adk.answers import answers_in, check_answers
+from callstream.adk.agentrun import AgentRun, ClientTurn
 from callstream.adk.calls import CREDENTIAL
-from callstream.adk.contents import messages_in
-from callstream.adk.history import import_session
-from callstream.adk.plugin import CallstreamPlugin
-from callstream.adk.presentation import AgentStream, EventBatches, Predictions, Presentation, ShownEvent
-from callstream.adk.resuming import KeptSession, ResumedSessions
-from callstream.adk.services import shielded
-from callstream.adk.settings import AgentOptions, complete
-from callstream.adk.tapping import client_toolsets, server_tools, structured_agents, tap_tree
-from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, passed_over, public_state, split
-from callstream.agui import Conversation, Translator, View, encode_sse, for_older_client
-from callstream.agui.events import encode
-from callstream.agui.messages import as_history, called_in, digest_of, since_spoken
-from callstream.calls import Call
+from callstream.adk.history import messages_in
+from callstream.adk.plugin import CallstreamPlugin, HostedPlugin
+from callstream.adk.services import KeptSession, ResumedSessions, shielded
+from callstream.adk.settings import AgentOptions, Predictions, complete
+from callstream.adk.tapping import client_toolsets, structured_agents, tap_tree
+from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, public_state
+from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
+from callstream.agui.events import (
+    MessagesSnapshot,
+    ReasoningStart,
+    RunError,
+    TextMessageStart,
+    ToolCallArgs,
+    ToolCallEnd,
+    ToolCallResult,
+    ToolCallStart,
+    encode,
+)
+from callstream.agui.messages import AssistantMessage, Metadata, called_in, digest_of
 from callstream.callstream import Callstream
-from callstream.errors import RunOver, UsageError
-from callstream.events import InputKept, MessageReceived, Record, RunStarted
+from callstream.errors import AnswerRefused, JournalError, RunOver, TooMany, UsageError
+from callstream.events import InputKept, Record, RunEnded, RunStarted
 from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
-from callstream.runtime.answers import Directory
 from callstream.runtime.continuing import OnDivergence, pack
 from callstream.runtime.driver import AppRuns
 
 logger = logging.getLogger("callstream")
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(AnyEvent)
-
-
-class _TurnDirectory(Directory):
-    """The directory of one turn before its run begins: each id is looked for once."""
-
-    def __init__(self, journal: Journal, thread_id: str, principal: str | None) -> None:
-        super().__init__(journal, thread_id, principal)
-        self._found: dict[str, Call | None] = {}
-
-    async def find(self, named: str) -> Call | None:
-        if named not in self._found:
-            self._found[named] = await super().find(named)
-        return self._found[named]
-
-
-class _ClientTurn:
-    """What a client brings to a thread, with what the journal and google-adk have of it, which are read once.
-
-    The request is refused by it, and the run begins by it. ``heard``: see ``ADKAgent._heard``. ``history``: what it has of a
-    conversation that began elsewhere.
-    """
-
-    def __init__(
-        self,
-        given: RunAgentInput,
-        thread: ThreadKey,
-        directory: Directory,
-        find_session: Callable[[], Awaitable[Session | None]],
-    ) -> None:
-        self.given = given
-        self.app_name, self.user_id, _ = thread
-        self.directory = directory
-        self.runs: Sequence[RunRow] = ()
-        self.heard: frozenset[str] = frozenset()
-        self.history: Sequence[Message] = ()
-        self._find_session = find_session
-        self._session: Session | None = None
-        self._has_session = False
-
-    async def session(self) -> Session | None:
-        """google-adk's, before the run begins; None if there is none."""
-        if not self._has_session:
-            self._session = await self._find_session()
-            self._has_session = True
-        return self._session
-
-    def new_session(self) -> Session:
-        return Session(id=self.given.thread_id, app_name=self.app_name, user_id=self.user_id)
-
-    async def credentials(self) -> set[str]:
-        """The ids by which the client answers calls with a credential."""
-        since = since_spoken(self.given.messages)
-        names = [message.tool_call_id for message in since if isinstance(message, ToolMessage)]
-        calls = {named: await self.directory.find(named) for named in names}
-        return self.told_credentials() | {
-            named for named, call in calls.items() if call is not None and call.name == CREDENTIAL
-        }
-
-    def told_credentials(self) -> set[str]:
-        """Calls for a credential by what the client's messages say, in what it brings from elsewhere."""
-        brought = called_in(self.history)
-        return {named for named, name in brought.items() if name == CREDENTIAL}
 
 
 class ADKAgent:
@@ -311,8 +256,8 @@ class ADKAgent:
             self._idle.use(thread)
             await self.callstream.journal.open()
             await self._idle.forget({given.thread_id, *(run.thread_id for run in self._active)})
-        turn = await self._turn(given, thread)
-        await self._check_answers(turn)
+        turn = self._turn(given, thread)
+        await turn.read(self.root_agent, seeds=self._settings["seed_first_run_history"])
         given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id, turn.runs))
         credentials = await turn.credentials()
         began = time.time()
@@ -326,13 +271,16 @@ class ADKAgent:
         )
         self._app_runs.add(thread[0], run.run_id, began, time.time())
         run.directory.own_runs = turn.directory.own_runs
-        self._add(run, thread)
         work = AgentRun(self._runner(thread[0]), self._plugin, self._threads, self._settings, self._predictions, given)
-        return StartedRun(run, partial(work.work, run, user_id, given_up, turn.heard), thread)
+        return self._started(run, thread, partial(work.work, run, user_id, given_up, turn.heard))
 
-    def _add(self, run: Run, thread: ThreadKey) -> None:
+    def _started(self, run: Run, thread: ThreadKey, work: Callable[[], Coroutine[Any, Any, None]]) -> StartedRun:
         self._active.add(run)
         run.on_stop(lambda reason: self._release(run, thread))
+        return StartedRun(run, work, thread)
+
+    def _turn(self, given: RunAgentInput, thread: ThreadKey) -> ClientTurn:
+        return ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
 
     # -- a run of another process, which goes on here --
 
@@ -376,10 +324,9 @@ class ADKAgent:
         before = None if replay.session is None else KeptSession.read(replay.session)
         sessions = ResumedSessions(self._threads.service, before)
         threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
-        self._add(run, thread)
         runner = self._new_runner(thread[0], sessions)
         work = AgentRun(runner, self._plugin, threads, self._settings, self._predictions, given)
-        return StartedRun(run, partial(work.work, run, thread[1], (), frozenset(kept["heard"])), thread)
+        return self._started(run, thread, partial(work.work, run, thread[1], (), frozenset(kept["heard"])))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
@@ -389,95 +336,8 @@ class ADKAgent:
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
         """Imports a thread of which the journal has never had a run from its session. Beginning a run does so too."""
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
-        await self.callstream.journal.open()
-        await self._import(self._new_turn(given, (self.app_of(given), principal or self.user_of(given), thread_id)))
-
-    def _new_turn(self, given: RunAgentInput, thread: ThreadKey) -> _ClientTurn:
-        app_name, user_id, thread_id = thread
-        directory = _TurnDirectory(self.callstream.journal, thread_id, user_id)
-        return _ClientTurn(given, thread, directory, partial(self._threads.find, app_name, user_id, thread_id))
-
-    async def _turn(self, given: RunAgentInput, thread: ThreadKey) -> _ClientTurn:
-        journal, turn = self.callstream.journal, self._new_turn(given, thread)
-        await journal.open()
-        turn.runs = await journal.runs(thread_id=given.thread_id, principal=turn.user_id)
-        if await self._import(turn, turn.runs):
-            turn.runs = await journal.runs(thread_id=given.thread_id, principal=turn.user_id)
-        turn.directory.own_runs = frozenset(row.run_id for row in turn.runs)
-        turn.heard = await self._heard(turn)
-        await self._look_for_history(turn)
-        return turn
-
-    async def _import(self, turn: _ClientTurn, runs: Sequence[RunRow] | None = None) -> bool:
-        """Whether the journal has more of the thread now: it was imported, or has begun meanwhile. ``runs``: those that the
-        journal has, if they are known.
-        """
-        journal, thread_id, user_id = self.callstream.journal, turn.given.thread_id, turn.user_id
-        if await self._has_run(turn, runs):
-            return False
-        try:
-            session = await turn.session()
-        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
-            return False
-        if session is None or not session.events or await journal.has_forgotten(thread_id, user_id):
-            return False
-        if await self._has_run(turn, None):  # the session was looked for later, and has what that run has said
-            return True
-        await import_session(journal, session, thread_id, server_tools(self.root_agent))
-        return True
-
-    async def _has_run(self, turn: _ClientTurn, runs: Sequence[RunRow] | None) -> bool:
-        journal, known = self.callstream.journal, runs
-        for limit in (1, None):  # most often, the newest is the app's
-            if runs is None:
-                known = await journal.runs(thread_id=turn.given.thread_id, principal=turn.user_id, limit=limit)
-            rows = (known or ())[:limit]
-            if not rows or await self._app_runs.of(turn.app_name, rows, journal):
-                return bool(rows)
-        return False
-
-    async def _heard(self, turn: _ClientTurn) -> frozenset[str]:
-        """The messages of a user, beside answers, that runs of the thread have had although its session is gone."""
-        since = since_spoken(turn.given.messages)
-        said = {message.id for message in since if isinstance(message, UserMessage)}
-        if not said or not any(isinstance(message, ToolMessage) for message in since):
-            return frozenset()
-        session = await turn.session()
-        if session is not None and session.events:
-            return frozenset()
-        journal = self.callstream.journal
-        rows = await self._app_runs.of(turn.app_name, turn.runs, journal)
-        events = [record.event for record in await journal.read_whole([row.run_id for row in rows])]
-        return frozenset(said & {event.message_id for event in events if isinstance(event, MessageReceived)})
-
-    async def _look_for_history(self, turn: _ClientTurn) -> None:
-        """Finds what the client brings to a thread that is new here, and with which the session will begin.
-
-        An answer in it after which a person has said something is a part of it.
-        """
-        journal, messages = self.callstream.journal, turn.given.messages
-        if not self._settings["seed_first_run_history"] or len(since_spoken(messages)) == len(messages):
-            return
-        if await self._has_run(turn, turn.runs) or await journal.has_forgotten(turn.given.thread_id, turn.user_id):
-            return
-        try:
-            session = await turn.session()
-        except Exception:  # noqa: BLE001  # the run meets it again and fails by it
-            return
-        if session is None or not session.events:
-            turn.heard = passed_over(messages)
-            turn.history, _ = split(messages, session or turn.new_session(), turn.heard)
-
-    async def _check_answers(self, turn: _ClientTurn) -> None:
-        # The last message need not be a result: clients put one beside its call, before what the model has said since.
-        given = turn.given
-        if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
-            return
-        session = await turn.session() or turn.new_session()
-        past, new = split(given.messages, session, turn.heard)
-        if not any(isinstance(message, UserMessage) for message in new):
-            brought = past if self._settings["seed_first_run_history"] else ()
-            await check_answers(turn.directory, session, self.root_agent, list(answers_in(given, new)), brought)
+        turn = self._turn(given, (self.app_of(given), principal or self.user_of(given), thread_id))
+        await turn.import_thread(self.root_agent)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
         """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""
@@ -502,32 +362,10 @@ class ADKAgent:
             nested=self._settings["show_nested_agents"],
         )
 
-    def _input_to_keep(self, turn: _ClientTurn, credentials: set[str]) -> dict[str, Any]:
-        """What of its input a run keeps: the messages since the model's last, since the others are in the runs before; where
-        there are none, those too.
-
-        And the app's name, and the names of the client's tools, as the model knows them. Answers to calls for
-        ``credentials`` are left out.
-        """
-        given = turn.given
-        since = [
-            message
-            for message in since_spoken(given.messages)
-            if not (isinstance(message, ToolMessage) and message.tool_call_id in credentials)
-        ]
-        kept: dict[str, Any] = {
-            "messages": [message.model_dump(mode="json", by_alias=True) for message in since],
-            "digest": digest_of(given),
-            "app": self.app_of(given),
-        }
-        if turn.history:
-            shown = [
-                message
-                for message in turn.history
-                if not (isinstance(message, ToolMessage) and message.tool_call_id in credentials)
-            ]
-            kept["history"] = as_history(shown)
-        names = [tool.name for tool in given.tools or ()]
+    def _input_to_keep(self, turn: ClientTurn, credentials: set[str]) -> dict[str, Any]:
+        """What a run keeps of its input, with the names of the client's tools, as the model knows them."""
+        kept = turn.input_to_keep(credentials)
+        names = [tool.name for tool in turn.given.tools or ()]
         if names:
             if not self._toolsets and isinstance(self.root_agent, BaseAgent):
                 logger.warning("the client sent tools, but no agent has an AGUIToolset in its tools")
@@ -656,3 +494,199 @@ class ADKAgent:
 def _for_client(given: RunAgentInput, events: list[ShownEvent]) -> list[ShownEvent]:
     """A client that declares no version of the protocol is older than AG-UI 1.0."""
     return events if given.protocol_version is not None else for_older_client(events)
+
+
+# -- what a client is sent of the translator's events --
+
+
+class CustomEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="CUSTOM"):
+    """AG-UI's event for what an application adds to the protocol."""
+
+    name: str
+    value: Any
+    metadata: Metadata
+
+
+ShownEvent: TypeAlias = AguiEvent | CustomEvent
+
+
+_LOOKED_AT: Final = frozenset(
+    {ToolCallArgs, ToolCallStart, MessagesSnapshot, ToolCallResult, ToolCallEnd, TextMessageStart, ReasoningStart}
+)
+
+
+class Presentation:
+    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it. ``known``:
+    those that are in its messages: where it answers one from elsewhere, the run takes that in before the agent says
+    anything, with those beside it, and for the client none of them begins.
+
+    The result of a tool whose changes the client's user has to confirm is held back: the client shows the changes
+    already, and a result says that they are made.
+    """
+
+    _announced: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        predictions: Predictions,
+        *,
+        streams_arguments: bool,
+        answered: frozenset[str],
+        known: frozenset[str] = frozenset(),
+    ) -> None:
+        self._held_back = set(answered)
+        self._known = known
+        self._predictions = predictions
+        self._streams = streams_arguments
+        self._held: dict[str, list[str]] = {}
+
+    def show(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:
+        made: list[ShownEvent] = []
+        for event in events:
+            if type(event) not in _LOOKED_AT:
+                pass
+            elif isinstance(event, TextMessageStart | ReasoningStart):
+                self._known = frozenset()
+            elif isinstance(event, ToolCallStart | ToolCallArgs | ToolCallEnd) and event.tool_call_id in self._known:
+                continue
+            elif isinstance(event, ToolCallArgs):
+                if not self._streams:
+                    self._held.setdefault(event.tool_call_id, []).append(event.delta)
+                    continue
+            elif isinstance(event, ToolCallStart):
+                made += self._announcement(event)
+            elif isinstance(event, MessagesSnapshot):
+                self._look_for_calls(event)
+            elif isinstance(event, ToolCallResult) and event.tool_call_id in self._held_back:
+                continue
+            elif isinstance(event, ToolCallEnd) and (held := self._held.pop(event.tool_call_id, None)):
+                whole = "".join(held)
+                made.append(
+                    ToolCallArgs(
+                        tool_call_id=event.tool_call_id,
+                        delta=whole,
+                        metadata=event.metadata,
+                        subagent_run_id=event.subagent_run_id,
+                    )
+                )
+            made.append(event)
+        return made
+
+    def _announcement(self, started: ToolCallStart) -> list[ShownEvent]:
+        """Tells the client which state a tool's arguments will become, once, before it sees the first call."""
+        name = started.tool_call_name
+        if self._predictions.asks_about(name):
+            self._held_back.add(started.tool_call_id)
+        payloads = self._predictions.payloads(name)
+        if not payloads or name in self._announced:
+            return []
+        self._announced |= {name}
+        return [CustomEvent(name="PredictState", value=payloads, metadata=started.metadata)]
+
+    def _look_for_calls(self, snapshot: MessagesSnapshot) -> None:
+        """A client that joins learns of calls by a snapshot, and of their results later. What it has not is void."""
+        messages = [message for message in snapshot.messages if isinstance(message, AssistantMessage)]
+        calls = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
+        self._held = {call_id: held for call_id, held in self._held.items() if call_id in calls}
+        self._held_back |= {call_id for call_id, name in calls.items() if self._predictions.asks_about(name)}
+
+
+# -- what ADKAgent.run yields --
+
+_LAST_RECORD_SECONDS = 1.0
+"""How long a record may take that was written before the journal failed."""
+
+
+EventBatches: TypeAlias = AsyncGenerator[tuple[list[ShownEvent], int | None], None]
+"""The events of each record, with its number; None for those that are of no record."""
+
+
+class AgentStream:
+    """The events of one run. ``thread_at``: its thread up to a record. ``own``: the messages that the client has sent.
+
+    ``ends_with_snapshot``: whether a snapshot of the thread, if it has any messages, is the last event before the run's
+    end.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        driver: Driver,
+        translator: Translator,
+        presentation: Presentation,
+        thread_at: Callable[[Record], Awaitable[Conversation]],
+        own: Sequence[Message],
+        *,
+        ends_with_snapshot: bool,
+    ) -> None:
+        self._journal = journal
+        self._driver = driver
+        self._translator = translator
+        self._presentation = presentation
+        self._thread_at = thread_at
+        self._own = own
+        self._ends_with_snapshot = ends_with_snapshot
+
+    async def batches(self, thread_id: str, begin: Callable[[], Awaitable[str]]) -> EventBatches:
+        """Iterating this owns the run: closing it stops the run."""
+        try:
+            run_id = await begin()
+        except TooMany as full:
+            why = f"There are {full.most} runs already; try again later." if full.most else "No runs are taken here."
+            yield _refusal("too_many_runs", why)
+            return
+        except AnswerRefused as refused:
+            yield _refusal("answer_refused", str(refused))
+            return
+        except Exception:  # the journal's, or whatever a session service raises
+            logger.exception("a run of thread %s could not be started", thread_id)
+            yield _refusal("failed", "The run could not be started.")
+            return
+        async with self._driver.watch(run_id) as task:
+            try:
+                async with aclosing(self._journal.follow(run_id)) as records:  # type: ignore[type-var]
+                    while (record := await _next(records, task)) is not None:
+                        yield self._presentation.show(await self._translate(record)), record.seq
+                # A stream that merely stops looks like success.
+                if unfinished := self._translator.end():
+                    yield self._presentation.show(unfinished), None
+            except JournalError:
+                yield self._presentation.show(self._translator.end()), None
+                raise
+            if task is not None:
+                await asyncio.wait({task})
+
+    async def _translate(self, record: Record) -> list[AguiEvent]:
+        events = self._translator.feed(record)
+        if isinstance(record.event, RunEnded) and self._ends_with_snapshot:
+            snapshot = (await self._thread_at(record)).snapshot()
+            if snapshot.messages:
+                events.insert(-1, snapshot)
+        elif self._translator.snapshot_at is not None:
+            own = [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in self._own]
+            events.insert(self._translator.snapshot_at, (await self._thread_at(record)).snapshot(own))
+        return events
+
+
+def _refusal(code: str, message: str) -> tuple[list[ShownEvent], None]:
+    return [RunError(message=message, code=code, metadata=Metadata(0))], None
+
+
+async def _next(records: AsyncIterator[Record], task: asyncio.Task[None] | None) -> Record | None:
+    """The next record of a run. JournalError if the journal has not taken the run's end, so that none can come."""
+    if task is None:
+        return await anext(records, None)
+    limit = asyncio.timeout(None)
+
+    def give_up(done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), JournalError):
+            limit.reschedule(asyncio.get_running_loop().time() + _LAST_RECORD_SECONDS)
+
+    try:
+        async with limit:
+            task.add_done_callback(give_up)
+            return await anext(records, None)
+    except TimeoutError:
+        raise JournalError("the journal did not take the end of the run") from None
+    finally:
+        task.remove_done_callback(give_up)

@@ -1,47 +1,50 @@
 """One run of an ``ADKAgent``: from a client's input to google-adk's last event.
 
-``AgentRun`` is the run seen from outside google-adk, ``HostedPlugin`` from inside: the plugin as ``ADKAgent`` uses it, which
-finds the run there with the client's messages in it already. Everything that the client is to see goes into the journal;
-nothing is emitted from here.
-
-No model takes a request in which calls have no answer. So a turn that awaits some goes no further; and where a person has
-said something else meanwhile, the request says that the answers have not come yet. The session is left as it is, so they
-may still come.
+``ClientTurn`` is the input before the run begins: what journal and session have of its thread, and whether its answers can
+be given. ``AgentRun`` is the run. Everything that the client is to see goes into the journal; nothing is emitted from here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, Self
+from functools import partial
+from typing import Any, NamedTuple
 
-from ag_ui.core import DeveloperMessage, Message, RunAgentInput, SystemMessage, UserMessage
-from google.adk.agents.callback_context import CallbackContext
-from google.adk.agents.invocation_context import InvocationContext
+from ag_ui.core import DeveloperMessage, Message, RunAgentInput, SystemMessage, ToolMessage, UserMessage
 from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
-from google.adk.models.llm_request import LlmRequest
-from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
 from google.adk.sessions.session import Session
 from google.adk.tools.tool_confirmation import ToolConfirmation
+from google.adk.workflow import BaseNode
 from google.genai import types
 
-from callstream.adk.answers import ClientAnswers, TakenAnswer, TurnAnswers, answers_in
-from callstream.adk.calls import CONFIRMATION, SessionCalls, give_up_rewound, import_call, paused_call_id
-from callstream.adk.contents import ClientAnswer, message_received, parts_of
+from callstream.adk.answers import ClientAnswers, TakenAnswer, TurnAnswers, answers_in, check_answers, parts_of
+from callstream.adk.calls import (
+    CONFIRM_TOOL,
+    CONFIRMATION,
+    CREDENTIAL,
+    SessionCalls,
+    give_up_rewound,
+    import_call,
+    message_received,
+    paused_call_id,
+)
+from callstream.adk.history import history_events, import_session
 from callstream.adk.invocations import Invocation
-from callstream.adk.plugin import CallstreamPlugin
-from callstream.adk.presentation import CONFIRM_TOOL, Predictions
-from callstream.adk.resuming import keep_session
-from callstream.adk.settings import AgentOptions
+from callstream.adk.plugin import HostedPlugin
+from callstream.adk.services import keep_session
+from callstream.adk.settings import AgentOptions, Predictions
+from callstream.adk.tapping import server_tools
 from callstream.adk.threads import (
     CONTEXT_KEY,
     RESUMED_KEY,
     SharedState,
+    ThreadKey,
     Threads,
     accept_state,
     has_pending_marks,
@@ -51,12 +54,13 @@ from callstream.adk.threads import (
     unanswered_in,
 )
 from callstream.adk.tools import ClientInput, current_input
-from callstream.agui.messages import AGAIN
-from callstream.calls import HAS_OUTCOME, Call, CallState
-from callstream.callstream import Callstream
-from callstream.events import Question
+from callstream.agui.messages import AGAIN, as_history, called_in, digest_of, since_spoken
+from callstream.calls import Call, CallState
+from callstream.events import MessageReceived, Question
+from callstream.journal import Journal, RunRow
 from callstream.runtime import Run
 from callstream.runtime.answers import Directory
+from callstream.runtime.driver import AppRuns
 
 logger = logging.getLogger("callstream")
 
@@ -82,6 +86,173 @@ class _Turn(NamedTuple):
     asked: _Asked
     changes: dict[str, Any]
     config: RunConfig
+
+
+class _TurnDirectory(Directory):
+    """The directory of one turn before its run begins: each id is looked for once."""
+
+    def __init__(self, journal: Journal, thread_id: str, principal: str | None) -> None:
+        super().__init__(journal, thread_id, principal)
+        self._found: dict[str, Call | None] = {}
+
+    async def find(self, named: str) -> Call | None:
+        if named not in self._found:
+            self._found[named] = await super().find(named)
+        return self._found[named]
+
+
+class ClientTurn:
+    """What a client brings to a thread, with what the journal and google-adk have of it, which are read once.
+
+    The request is refused by it, and the run begins by it. ``heard``: the messages of a user, beside answers, that runs of
+    the thread have had although its session is gone. ``history``: what a conversation that began elsewhere had.
+    """
+
+    def __init__(
+        self, given: RunAgentInput, thread: ThreadKey, journal: Journal, threads: Threads, app_runs: AppRuns
+    ) -> None:
+        self.given = given
+        self._app_name, self._user_id, self._thread_id = thread
+        self.directory = _TurnDirectory(journal, self._thread_id, self._user_id)
+        self.runs: Sequence[RunRow] = ()
+        self.heard: frozenset[str] = frozenset()
+        self.history: Sequence[Message] = ()
+        self._journal = journal
+        self._app_runs = app_runs
+        self._find_session = partial(threads.find, *thread)
+        self._session: Session | None = None
+        self._has_session = False
+
+    async def read(self, agent: BaseNode, *, seeds: bool) -> None:
+        """``seeds``: whether what the client brings to a new thread becomes the thread's past.
+
+        Raises AnswerRefused if the client brings nothing but answers, and one of them cannot be given to google-adk.
+        """
+        await self.import_thread(agent)
+        self.directory.own_runs = frozenset(row.run_id for row in self.runs)
+        await self._look_for_heard()
+        if seeds:
+            await self._look_for_history()
+        await self._check_answers(agent, seeds=seeds)
+
+    async def import_thread(self, agent: BaseNode) -> None:
+        """Reads the runs of the thread. If there are none of the app, what its session has becomes the first."""
+        await self._journal.open()
+        if await self._has_run():
+            return
+        try:
+            session = await self._found_session()
+        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
+            return
+        if session is None or not session.events or await self._is_forgotten():
+            return
+        if not await self._has_run():  # one may have begun meanwhile: the session was looked for later
+            await import_session(self._journal, session, self._thread_id, server_tools(agent))
+            await self._read_runs()
+
+    async def _has_run(self) -> bool:
+        await self._read_runs()
+        return await self._is_known()
+
+    async def _read_runs(self) -> None:
+        self.runs = await self._journal.runs(thread_id=self._thread_id, principal=self._user_id)
+
+    async def _is_known(self) -> bool:
+        """Whether a run of the thread is the app's. Most often, the newest is."""
+        for rows in (self.runs[:1], self.runs[1:]):
+            if rows and await self._app_runs.of(self._app_name, rows, self._journal):
+                return True
+        return False
+
+    async def _is_forgotten(self) -> bool:
+        return await self._journal.has_forgotten(self._thread_id, self._user_id)
+
+    async def _look_for_heard(self) -> None:
+        since = since_spoken(self.given.messages)
+        said = {message.id for message in since if isinstance(message, UserMessage)}
+        if not said or not any(isinstance(message, ToolMessage) for message in since):
+            return
+        session = await self._found_session()
+        if session is not None and session.events:
+            return
+        rows = await self._app_runs.of(self._app_name, self.runs, self._journal)
+        events = [record.event for record in await self._journal.read_whole([row.run_id for row in rows])]
+        self.heard = frozenset(said & {event.message_id for event in events if isinstance(event, MessageReceived)})
+
+    async def _look_for_history(self) -> None:
+        """Finds what the client brings to a thread that is new here, and with which the session will begin.
+
+        An answer in it after which a person has said something is a part of it.
+        """
+        messages = self.given.messages
+        if len(since_spoken(messages)) == len(messages) or await self._is_known() or await self._is_forgotten():
+            return
+        try:
+            session = await self._found_session()
+        except Exception:  # noqa: BLE001  # the run meets it again and fails by it
+            return
+        if session is None or not session.events:
+            said = [number for number, message in enumerate(messages) if isinstance(message, UserMessage)]
+            past = messages[: max(said, default=0)]
+            self.heard = frozenset(message.id for message in past if isinstance(message, ToolMessage))
+            self.history, _ = split(messages, session or self._new_session(), self.heard)
+
+    async def _check_answers(self, agent: BaseNode, *, seeds: bool) -> None:
+        # The last message need not be a result: clients put one beside its call, before what the model has said since.
+        given = self.given
+        if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
+            return
+        session = await self._found_session() or self._new_session()
+        past, new = split(given.messages, session, self.heard)
+        if not any(isinstance(message, UserMessage) for message in new):
+            answers = list(answers_in(given, new))
+            await check_answers(self.directory, session, agent, answers, past if seeds else ())
+
+    async def _found_session(self) -> Session | None:
+        """google-adk's, before the run begins; None if there is none."""
+        if not self._has_session:
+            self._session = await self._find_session()
+            self._has_session = True
+        return self._session
+
+    def _new_session(self) -> Session:
+        return Session(id=self._thread_id, app_name=self._app_name, user_id=self._user_id)
+
+    # -- what the run keeps of it --
+
+    async def credentials(self) -> set[str]:
+        """The ids by which the client answers calls with a credential, or has answered them elsewhere."""
+        brought = called_in(self.history)
+        found = {named for named, name in brought.items() if name == CREDENTIAL}
+        for message in since_spoken(self.given.messages):
+            if isinstance(message, ToolMessage):
+                call = await self.directory.find(message.tool_call_id)
+                if call is not None and call.name == CREDENTIAL:
+                    found.add(message.tool_call_id)
+        return found
+
+    def input_to_keep(self, credentials: set[str]) -> dict[str, Any]:
+        """The messages since the model's last, since the others are in the runs before; where there are none, those too.
+
+        And the app's name. Answers to calls for ``credentials`` are left out.
+        """
+
+        def without(messages: Iterable[Message]) -> list[Message]:
+            return [
+                message
+                for message in messages
+                if not (isinstance(message, ToolMessage) and message.tool_call_id in credentials)
+            ]
+
+        since = without(since_spoken(self.given.messages))
+        kept: dict[str, Any] = {
+            "messages": [message.model_dump(mode="json", by_alias=True) for message in since],
+            "digest": digest_of(self.given),
+            "app": self._app_name,
+        }
+        if self.history:
+            kept["history"] = as_history(without(self.history))
+        return kept
 
 
 class AgentRun:
@@ -163,7 +334,8 @@ class AgentRun:
         if not new and not self._input.resume and (self._settings["answer_again"] or _is_unanswered(session)):
             new = _sent_again(self._input.messages, run.run_id)
         if not session.events and past and self._settings["seed_first_run_history"]:
-            await self._threads.seed(session, past, self._agent_name)
+            for event in history_events(past, self._agent_name):
+                await self._threads.service.append_event(session, event)
         said = [message for message in new if isinstance(message, UserMessage)]
         for message in said:
             await run.record([message_received(parts_of(message.content), message.id)])
@@ -382,178 +554,3 @@ def _has_content(event: Event) -> bool:
 
 def _failure(event: Event) -> str:
     return f"{event.error_code}: {event.error_message}" if event.error_message else str(event.error_code)
-
-
-# -- inside google-adk --
-
-
-class HostedPlugin(CallstreamPlugin):
-    _answering: frozenset[str] = frozenset()
-    """The invocations that begin with answers. Their context may have the message with which they began at first."""
-    _said_of: frozenset[str] = frozenset()
-    join_text: bool | None = None
-    """Whether google-adk gets the text of models by the passage; None: where nothing of the application could see less."""
-
-    @classmethod
-    def like(cls, other: CallstreamPlugin, callstream: Callstream, *, stream_arguments: bool) -> Self:
-        """With the settings of a plugin that the application registered itself. Either may turn streaming off."""
-        settings = other.settings
-        return cls(
-            callstream,
-            name=other.name,
-            on_truncated=settings.on_truncated,
-            repair_signatures=settings.repair_signatures,
-            stream_arguments=settings.stream_arguments and stream_arguments,
-        )
-
-    def trust_mcp_hints(self) -> None:
-        """Tools of MCP servers are what they say of themselves."""
-        self._execution.trusts_mcp_hints = True
-
-    def _joins_text(self, context: InvocationContext) -> bool:
-        seeing = self._judges.of_pieces(context)
-        joins = not seeing if self.join_text is None else self.join_text
-        name = "" if context.agent is None else context.agent.name
-        if name not in self._said_of:
-            self._said_of |= {name}
-            if joins:
-                logger.info(
-                    "agent %s: text of its model is shown from the wire; google-adk gets it by the passage", name
-                )
-            else:
-                why = " and ".join(dict.fromkeys(seeing)) or "join_text"
-                logger.info("agent %s: google-adk gets text of its model piece by piece, for %s", name, why)
-        return joins
-
-    async def on_user_message_callback(
-        self, *, invocation_context: InvocationContext, user_message: types.Content
-    ) -> types.Content | None:
-        if any(part.function_response is not None for part in user_message.parts or ()):
-            self._answering |= {invocation_context.invocation_id}
-        return None
-
-    async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
-        ended = await super().before_run_callback(invocation_context=invocation_context)
-        invocation = self.invocation(invocation_context.invocation_id)
-        given = current_input.get()
-        agent = invocation_context.agent
-        if invocation is not None and given is not None and agent is not None and given.agent_name == agent.name:
-            invocation.given_up = list(given.given_up)
-        if invocation is not None:
-            invocation.is_resumed = invocation.invocation_id in self._answering
-        self._answering -= {invocation_context.invocation_id}
-        return ended
-
-    async def before_model_callback(
-        self, *, callback_context: CallbackContext, llm_request: LlmRequest
-    ) -> LlmResponse | None:
-        if _lacks_answers(llm_request.contents):
-            return LlmResponse(turn_complete=True)
-        invocation = self.invocation(callback_context.invocation_id)
-        directory = None if invocation is None else invocation.run.directory
-        await _fill_in(llm_request.contents, callback_context.session, directory)
-        given = current_input.get()
-        if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
-            llm_request.append_instructions([given.instructions])
-        return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)
-
-
-async def _fill_in(contents: list[types.Content], session: Session, directory: Directory | None) -> None:
-    """Puts a word in the place of every answer that has not come, and the last answer in the place of an earlier one.
-
-    Or the answer, if the session has it: google-adk leaves out what came between a call and its answer, and that may be
-    the answer to a call of an earlier turn. Of such a call it shows what the tool returned when it asked to be confirmed.
-    Or what the journal has of a call that is over, if a crash kept that from the session.
-    """
-    known = _Answers(session)
-    for place in range(len(contents) - 1, -1, -1):
-        calls = [part.function_call for part in contents[place].parts or () if part.function_call is not None]
-        if not calls:
-            continue
-        after = contents[place + 1] if place + 1 < len(contents) else None
-        parts = list((after.parts if after else None) or ())
-        given = [part for part in parts if part.function_response is not None]
-        has_answers = bool(given)
-        answers = [known.answers_to(call) for call in reversed(calls)][::-1]
-        words = []
-        for call, answered in zip(calls, answers, strict=True):
-            part = _take(given, call)
-            if part is None:
-                last = answered[-1] if answered else await _word_for(known.unanswered(call), directory)
-                words.append(_answer(call.id, call.name, last))
-            elif part.function_response is not None and part.function_response.response in answered[:-1]:
-                parts[parts.index(part)] = _answer(call.id, call.name, answered[-1])
-        if after is not None and has_answers:
-            contents[place + 1] = types.Content(role=after.role, parts=[*parts, *words])
-        elif words:
-            contents.insert(place + 1, types.Content(role="user", parts=words))
-
-
-async def _word_for(call_id: str | None, directory: Directory | None) -> dict[str, Any]:
-    """What the model is told of a call that has no answer in the session."""
-    call = None if directory is None or call_id is None else await directory.find_by_wire_id(call_id)
-    if call is None or not (call.state in HAS_OUTCOME or call.state is CallState.DISCARDED):
-        return {"status": "no answer yet"}
-    return ClientAnswer.recorded(call).response
-
-
-def _answer(call_id: str | None, name: str | None, response: dict[str, Any]) -> types.Part:
-    return types.Part(function_response=types.FunctionResponse(id=call_id, name=name, response=response))
-
-
-class _Answers:
-    """What a session has as answers to its calls. Asked for the calls of a request, the last one first."""
-
-    def __init__(self, session: Session) -> None:
-        self._answered: list[tuple[types.FunctionCall, list[dict[str, Any]]]] = []
-        newest: dict[str | None, list[dict[str, Any]]] = {}  # an id may be used again
-        for event in session.events:
-            for call in event.get_function_calls():
-                newest[call.id] = []
-                self._answered.append((call, newest[call.id]))
-            for response in event.get_function_responses():
-                newest.get(response.id, []).append(response.response or {})
-
-    def answers_to(self, call: types.FunctionCall) -> list[dict[str, Any]]:
-        """In the order in which they came.
-
-        Ids that google-adk minted are not in a request: there, name and arguments tell.
-        """
-        return self._find(call, is_answered=True)[1]
-
-    def unanswered(self, call: types.FunctionCall) -> str | None:
-        """The id that the last call like this one without an answer has in the session."""
-        return self._find(call, is_answered=False)[0]
-
-    def _find(self, call: types.FunctionCall, *, is_answered: bool) -> tuple[str | None, list[dict[str, Any]]]:
-        for place in range(len(self._answered) - 1, -1, -1):
-            known, answers = self._answered[place]
-            is_it = known.id == call.id if call.id else known.args == call.args
-            if bool(answers) is is_answered and known.name == call.name and is_it:
-                del self._answered[place]
-                return known.id, answers
-        return None, []
-
-
-def _take(parts: list[types.Part], call: types.FunctionCall) -> types.Part | None:
-    """Takes the answer to a call out of a list. Calls whose ids google-adk minted have none here: names tell."""
-    for part in parts:
-        response = part.function_response
-        if response is not None and response.id == call.id and response.name == call.name:
-            parts.remove(part)
-            return part
-    return None
-
-
-def _lacks_answers(contents: list[types.Content]) -> bool:
-    """Whether some of the model's last calls lack their answers, and no message came since."""
-    answers = 0
-    for content in reversed(contents):
-        parts = content.parts or []
-        calls = sum(part.function_call is not None for part in parts)
-        if calls:
-            return answers < calls
-        answers += sum(part.function_response is not None for part in parts)
-        if any(part.text or part.inline_data or part.file_data for part in parts):
-            return False
-    return False

@@ -6,20 +6,23 @@ the invocation before it begins. Responses to a job are no answers: all of them 
 
 ``ClientAnswers`` is what a client says: to the tools that it runs itself, to the questions of google-adk, and to
 ``confirm_changes``. An answer to an unknown call never reaches the model, and one that google-adk cannot be
-given is not recorded.
+given is not recorded. Beside it are AG-UI's messages as google-adk's contents.
 
 Answers are put into the order of their calls, because a model that knows no ids tells them apart by their order.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import logging
+import mimetypes
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
-from ag_ui.core import Message, RunAgentInput, ToolMessage
+from ag_ui.core import DataSource, Message, RunAgentInput, TextPart, ToolMessage
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.parallel_agent import ParallelAgent
@@ -28,6 +31,7 @@ from google.adk.workflow import BaseNode
 from google.genai import types
 
 from callstream.adk.calls import (
+    CONFIRM_TOOL,
     CREDENTIAL,
     CREDENTIAL_RECEIVED,
     HOST_QUESTIONS,
@@ -37,6 +41,7 @@ from callstream.adk.calls import (
     confirmation,
     credential,
     import_call,
+    message_received,
     misfit,
     outcome,
     paused_call_id,
@@ -44,13 +49,11 @@ from callstream.adk.calls import (
     rewound_calls,
     take_in,
 )
-from callstream.adk.contents import ClientAnswer, answer_in, message_received, response_part
 from callstream.adk.invocations import Speaker
-from callstream.adk.presentation import CONFIRM_TOOL, decision_text
 from callstream.adk.tapping import server_tools
 from callstream.adk.threads import id_in_session
-from callstream.agui.messages import CANCELLED, called_in
-from callstream.calls import HAS_OUTCOME, Call, CallState
+from callstream.agui.messages import CANCELLED, called_in, result_value
+from callstream.calls import HAS_OUTCOME, Call, CallState, decision
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, UsageError
 from callstream.events import CallAwaiting, MessageReceived
@@ -59,6 +62,98 @@ from callstream.runtime.answers import Directory
 from callstream.wire.transcript import json_text
 
 logger = logging.getLogger("callstream")
+
+
+# -- what a client says --
+
+
+class ClientAnswer(msgspec.Struct, frozen=True):
+    """What a client says to a call that awaits it: in a tool message, or as the answer to an interrupt."""
+
+    named: str
+    content: str
+    error: str | None = None
+    message_id: str | None = None
+    media: tuple[types.Part, ...] = ()
+
+    @classmethod
+    def recorded(cls, call: Call, media: tuple[types.Part, ...] = ()) -> Self:
+        """What the journal has of a call that is over. ``media``, which it has not, from the client's message."""
+        if call.state is not CallState.COMPLETED:
+            return cls(call.call_id, "", error=call.error or "interrupted", media=media)
+        return cls(call.call_id, call.result if isinstance(call.result, str) else json.dumps(call.result), media=media)
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """As the model reads it."""
+        if self.error is not None:
+            return {"error": self.error}
+        value = self._value
+        return value if isinstance(value, dict) else {"result": value}
+
+    @property
+    def result(self) -> Any:
+        """As the journal keeps it, so that a client that joins reads what this one wrote: JSON, or else the text."""
+        value = self._value
+        return self.content if value is None or isinstance(value, str) else value
+
+    @property
+    def _value(self) -> Any:
+        return result_value(self.content)
+
+
+def parts_of(content: Any) -> list[types.Part]:
+    """The parts of a message. Raises UsageError for data that is not base64."""
+    if isinstance(content, str):
+        return [types.Part(text=content)] if content else []
+    return [_part(part) for part in content or ()]
+
+
+def _part(part: Any) -> types.Part:
+    if isinstance(part, TextPart):
+        return types.Part(text=part.text)
+    source = part.source
+    if isinstance(source, DataSource):
+        try:
+            data = base64.b64decode(source.value, validate=True)
+        except binascii.Error as error:
+            raise UsageError(f"expected base64 in a part of type {part.type!r}, got something else: {error}") from None
+        return types.Part(inline_data=types.Blob(data=data, mime_type=source.mime_type))
+    kind = source.mime_type or mimetypes.guess_type(source.value)[0] or _ANY_KIND.get(part.type)
+    return types.Part(file_data=types.FileData(file_uri=source.value, mime_type=kind))
+
+
+_ANY_KIND = {"image": "image/png", "audio": "audio/mpeg", "video": "video/mp4", "document": "application/pdf"}
+
+
+def answer_in(message: ToolMessage) -> ClientAnswer:
+    parts = parts_of(message.content)
+    text = "".join(part.text or "" for part in parts)
+    media = tuple(part for part in parts if part.text is None)
+    return ClientAnswer(message.tool_call_id, text, message.error, message.id, media)
+
+
+def response_part(answer: ClientAnswer, function_call: types.FunctionCall) -> types.Part:
+    media = [
+        types.FunctionResponsePart(inline_data=types.FunctionResponseBlob(data=blob.data, mime_type=blob.mime_type))
+        for part in answer.media
+        if (blob := part.inline_data) is not None
+    ]
+    return types.Part(
+        function_response=types.FunctionResponse(
+            id=function_call.id, name=function_call.name, response=answer.response, parts=media or None
+        )
+    )
+
+
+def decision_text(content: str) -> str:
+    """What a client's user said to ``confirm_changes``, as a sentence for the model."""
+    match decision(result_value(content)):
+        case True:
+            return "The user accepted the changes."
+        case False:
+            return "The user rejected the changes."
+    return f"The user answered the question about the changes: {content}"
 
 
 # -- in a message to google-adk --

@@ -37,6 +37,7 @@ from callstream.events import (
     CallDiscarded,
     CallProgressed,
     CallStarted,
+    MessageReceived,
     Question,
     WireEvent,
 )
@@ -54,6 +55,10 @@ HOST_QUESTIONS: Final = frozenset({CONFIRMATION, CREDENTIAL, INPUT})
 """The names of such calls."""
 CREDENTIAL_RECEIVED: Final = {"status": "credential received"}
 """What the journal keeps in place of a credential."""
+
+
+CONFIRM_TOOL: Final = "confirm_changes"
+"""The call that asks the client's user whether what was shown may stay. The model knows nothing of it."""
 
 _CONFIRMED: Final[dict[str, Any]] = {
     "type": "object",
@@ -223,6 +228,9 @@ class SessionCalls:
         self._session = session
         self._events = list(session.events)
         self.together = [event.get_function_calls() for event in self._events]
+        self._calls = [call for calls in self.together for call in calls]
+        self._named: dict[str | None, types.FunctionCall] = {call.id: call for call in reversed(self._calls)}
+        self._questions = [call for call in self._calls if call.name in HOST_QUESTIONS]
         self._answers = Counter(each.id for event in session.events for each in event.get_function_responses())
         self.responded = set(self._answers)
         self.asked_within = {
@@ -233,8 +241,7 @@ class SessionCalls:
         }
 
     def __iter__(self) -> Iterator[types.FunctionCall]:
-        for calls in self.together:
-            yield from calls
+        return iter(self._calls)
 
     def id_of(self, call: Call) -> str:
         """The id by which google-adk knows a call: its wire id, unless another agent's call beside it has the same."""
@@ -242,26 +249,27 @@ class SessionCalls:
 
     def asked_in(self, wire_id: str | None) -> Event | None:
         """The event with the call of this id, the latest if there are several."""
-        return next((event for event in reversed(self._events) if wire_id in _call_ids(event)), None)
+        pairs = zip(reversed(self._events), reversed(self.together), strict=True)
+        return next((event for event, calls in pairs if any(call.id == wire_id for call in calls)), None)
 
     def named(self, wire_id: str) -> types.FunctionCall | None:
-        return next((call for call in self if call.id == wire_id), None)
+        """The first call of this id."""
+        return self._named.get(wire_id)
 
     def questions(self) -> list[types.FunctionCall]:
         """The open questions of google-adk itself. One that is asked again under its id is open again."""
-        asked = [call for call in self if call.name in HOST_QUESTIONS and call.id]
         answered = self._answers.copy()
         still_open: list[types.FunctionCall] = []
-        for question in asked:
+        for question in self._questions:
             if answered[question.id]:
                 answered[question.id] -= 1
-            else:
+            elif question.id:
                 still_open.append(question)
         return still_open
 
     def question(self, wire_id: str) -> types.FunctionCall | None:
         """The latest question of google-adk's that has this id, open or not."""
-        return next((call for call in reversed(list(self)) if call.id == wire_id and call.name in HOST_QUESTIONS), None)
+        return next((call for call in reversed(self._questions) if call.id == wire_id), None)
 
     def question_about(self, wire_id: str) -> types.FunctionCall | None:
         """The open one that asks about the call with this id."""
@@ -269,7 +277,7 @@ class SessionCalls:
 
     def is_asked_about(self, wire_id: str) -> bool:
         """Whether google-adk has ever asked about the call with this id."""
-        return any(paused_call_id(call) == wire_id for call in self if call.name in HOST_QUESTIONS)
+        return any(paused_call_id(question) == wire_id for question in self._questions)
 
     # -- jobs --
 
@@ -310,10 +318,6 @@ class SessionCalls:
             for response in event.get_function_responses():
                 if response.id == wire_id:
                     yield event.author, response
-
-
-def _call_ids(event: Event) -> list[str | None]:
-    return [call.id for call in event.get_function_calls()]
 
 
 # -- into the journal --
@@ -367,6 +371,13 @@ async def take_in(run: Run, asked: types.FunctionCall) -> str:
     call_id = await import_call(run, asked.id or "", asked.name or "", asked.args or {})
     await run.record([CallAwaiting(call_id, question_in(asked) if is_question else None)])
     return call_id
+
+
+def message_received(parts: Sequence[types.Part], message_id: str | None = None) -> MessageReceived:
+    """What a user said, as the journal keeps it: the text, and the kinds of the parts that are none."""
+    text = "".join(part.text for part in parts if part.text and not part.thought)
+    blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
+    return MessageReceived("user", text, message_id, tuple(blob.mime_type or "file" for blob in blobs))
 
 
 # -- turns that a program has rewound ----------------------------------------------------------------------------------

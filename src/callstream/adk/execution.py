@@ -7,7 +7,6 @@ else when google-adk makes it an event. What a tool raised is its failure unless
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 from contextvars import ContextVar
@@ -15,11 +14,13 @@ from functools import partial
 from typing import Any
 
 from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
 from google.adk.sessions.session import Session
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.exit_loop_tool import exit_loop
 from google.adk.tools.tool_context import ToolContext
-from google.adk.utils.context_utils import find_context_parameter
+from google.adk.tools.transfer_to_agent_tool import transfer_to_agent
 from google.genai import types
 from pydantic_core import to_jsonable_python
 
@@ -33,19 +34,17 @@ from callstream.adk.calls import (
     present_question,
     question_in,
 )
+from callstream.adk.eventtexts import Judges
 from callstream.adk.invocations import USER, AskingCall, Invocation, Speaker
-from callstream.adk.judges import Judges
 from callstream.adk.partials import MINTED_PREFIX, as_written
-from callstream.adk.resuming import ask_about, decision_about, do_again, is_harmless, is_hosts_own, kept_actions
-from callstream.adk.tools import ClientTool, LiveStream, function_of, result_of, stream_end
+from callstream.adk.tools import LiveStream, function_of, result_of, stream_end
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.events import CallProgressed, OutputKept
-from callstream.runtime import Run
-from callstream.runtime.claims import RUNNING, OneCall
+from callstream.runtime.claims import QUESTION, REFUSED, RUNNING, OneCall
 from callstream.runtime.continuing import Replay, pack, unpack
 from callstream.runtime.run import current_model_call, current_tool
-from callstream.tools import call_claims, current_progress, is_tool, starts_early
+from callstream.tools import call_claims, current_progress
 
 logger = logging.getLogger("callstream")
 
@@ -77,12 +76,12 @@ class Execution:
         try:
             call = await self._call_for(invocation, tool, tool_args, tool_context)
             if run.earlier.asks(call.call_id, function_of(tool)):
-                return ask_about(tool_context)
+                return _ask_about(tool_context)
             if run.keeping is not None and run.keeping.replay is not None:
                 given = await self._give_again(invocation, run.keeping.replay, call, tool, tool_context)
                 if given is not None:
                     return given
-            if (decided := decision_about(tool_context)) is not None:
+            if (decided := _decision_about(tool_context)) is not None:
                 if call.state is not CallState.EXECUTING:
                     await run.execute(call.call_id)
                 return decided
@@ -143,7 +142,7 @@ class Execution:
             call = earlier
         replay.given.add(call.call_id)
         if (done := replay.outputs.get((call.call_id, _ACTIONS))) is not None:
-            do_again(done, context)
+            _do_again(done, context)
         if paused is not None:
             return await self._pause_again(invocation, replay, call, tool, context, json.loads(unpack(paused)))
         return {"error": call.error} if call.state is CallState.FAILED else _as_response(call.result)
@@ -160,7 +159,7 @@ class Execution:
 
     def _may_run_again(self, tool: BaseTool) -> bool:
         """Whether a tool that is no function of ours says that running it twice does no harm, and is believed."""
-        return is_hosts_own(tool) or (self.trusts_mcp_hints and is_harmless(tool))
+        return _is_hosts_own(tool) or (self.trusts_mcp_hints and _is_harmless(tool))
 
     def was_given_again(self, invocation: Invocation, context: ToolContext) -> bool:
         """Whether the result of a call is that of an earlier attempt of the run."""
@@ -219,7 +218,7 @@ class Execution:
         invocation.errors.pop(call.call_id, None)
         pauses = _asks(tool_context) or tool.is_long_running
         if invocation.run.keeping is not None:
-            done = kept_actions(tool_context.actions)
+            done = _kept_actions(tool_context.actions)
             kept = [] if done is None else [OutputKept(call.call_id, _ACTIONS, done)]
             if pauses:
                 kept.append(OutputKept(call.call_id, _PAUSED, pack(json.dumps(_as_json(result)).encode())))
@@ -429,45 +428,58 @@ def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:
     return call.encoding == "json" and isinstance(call.args, dict | None) and (call.args or {}) != tool_args
 
 
-async def _may_need_confirmation(made: BaseTool) -> bool:
-    """Whether a person may have to confirm a call of the tool, whatever its arguments will be.
-
-    A tool that always or never needs it does not look at them. There are none yet, so a tool that does look fails, and it
-    may need it for some.
-    """
-    try:
-        return await made.check_require_confirmation(None, None)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001  # whatever the application's own function raises
-        return True
+# -- tools of a run that goes on in another process --
 
 
-async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, str]]) -> None:
-    """Refuses tools that begin early and that a person has to confirm or answer: they would not wait for that.
+def _kept_actions(actions: EventActions) -> str | None:
+    """What a tool has asked of google-adk beside returning, to be kept; None if that is nothing."""
+    done = actions.model_dump(mode="json", exclude_defaults=True, by_alias=False, fallback=repr)
+    return pack(json.dumps(done).encode()) if done else None
 
-    One that takes google-adk's context waits until google-adk calls it, because there is no context before.
-    """
-    for name, made in tools.items():
-        function = getattr(made, "func", None)
-        if isinstance(made, ClientTool):
-            function = run.engine.tools.get(name)
-        if function is None or not is_tool(function) or not starts_early(function):
-            continue
-        needs_confirmation = not made.is_long_running and await _may_need_confirmation(made)
-        if made.is_long_running or needs_confirmation:
-            why = "needs a confirmation" if needs_confirmation else "is answered by somebody else"
-            raise UsageError(
-                f"tool {name!r} begins while the model is writing its call (Streamed, or start='early'), and {why}, which "
-                "would come too late: take one of them away"
-            )
-        context = find_context_parameter(function) or "tool_context"
-        if context not in inspect.signature(function).parameters:
-            continue
-        run.early.held |= {name}
-        if (name, context) not in warned_of:
-            warned_of.add((name, context))
-            logger.warning(
-                "tool %r should begin while the model is writing (Streamed, or start='early'), but takes google-adk's "
-                "context (%r), which is there only when google-adk calls it: it runs after the response",
-                name,
-                context,
-            )
+
+def _do_again(data: str, context: ToolContext) -> None:
+    """Asks the same of google-adk for a tool that does not run again."""
+    done = EventActions.model_validate_json(unpack(data))
+    for name in done.model_fields_set - {"state_delta"}:
+        setattr(context.actions, name, getattr(done, name))
+    for key, value in done.state_delta.items():
+        context.state[key] = value
+
+
+_HARMLESS = ("readOnlyHint", "read_only_hint", "idempotentHint", "idempotent_hint")
+"""By the names that versions of mcp have for them."""
+
+
+def _is_harmless(tool: BaseTool) -> bool:
+    """Whether it is one of an MCP server, which says that it changes nothing, or the same when it runs again."""
+    hints = getattr(getattr(tool, "raw_mcp_tool", None), "annotations", None)
+    return any(getattr(hints, name, None) is True for name in _HARMLESS)
+
+
+def _is_hosts_own(tool: BaseTool) -> bool:
+    """Whether it does nothing but tell google-adk what comes next."""
+    return getattr(tool, "func", None) in (transfer_to_agent, exit_loop)
+
+
+_ASKED = {"error": "interrupted: the process stopped while this tool ran. A person is asked what becomes of it."}
+
+
+def _ask_about(context: ToolContext) -> dict[str, Any]:
+    """Has google-adk ask a person whether the tool may run again. Returns what stands for its result until then."""
+    context.request_confirmation(hint=QUESTION)
+    context.actions.skip_summarization = True
+    return _ASKED
+
+
+def _decision_about(context: ToolContext) -> dict[str, Any] | None:
+    """What a person who was asked has said that the tool came to; None if nobody was, or if the tool is to run."""
+    decided, named = context.tool_confirmation, context.function_call_id
+    if decided is None or decided.confirmed or named is None:
+        return None
+    asked = (event.actions.requested_tool_confirmations.get(named) for event in reversed(context.session.events))
+    if next((each.hint for each in asked if each is not None), None) != QUESTION:
+        return None
+    if not isinstance(decided.payload, dict) or "result" not in decided.payload:
+        return {"error": REFUSED}
+    result = decided.payload["result"]
+    return result if isinstance(result, dict) else {"result": result}

@@ -4,33 +4,42 @@ A thread is imported when it is first touched: in one append, under an id that f
 there whole or not at all, and once, however many processes touch it at the same time. What an old thread still waits
 for can be answered afterwards like any other call. A thread whose runs the journal has had and erased is not imported:
 what was forgotten stays forgotten, and a call that failed then does not await an answer again.
+
+A conversation that began elsewhere gets into a new session, and a session that the journal does not know can be shown as
+AG-UI's messages.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from itertools import count
+from typing import Any
 
+from ag_ui.core import AssistantMessage, Message, ToolMessage, UserMessage
 from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.genai import types
 from pydantic_core import to_jsonable_python
 
+from callstream.adk.answers import answer_in, parts_of, response_part
 from callstream.adk.calls import (
+    CONFIRM_TOOL,
     CREDENTIAL,
     CREDENTIAL_RECEIVED,
     HOST_QUESTIONS,
     SessionCalls,
+    message_received,
     outcome,
     paused_call_id,
     present_question,
     question_in,
 )
-from callstream.adk.contents import message_received
 from callstream.adk.partials import MINTED_PREFIX, signature_of
-from callstream.adk.presentation import CONFIRM_TOOL
 from callstream.adk.threads import CONFIRMATIONS_KEY, public_state
+from callstream.agui.messages import result_value
 from callstream.calls import Ledger, number_id
 from callstream.errors import CallIdTaken, LeaseLost, UsageError
 from callstream.events import (
@@ -245,3 +254,109 @@ class _History:
 
 def _id_of(call: types.FunctionCall, event: Event, place: int) -> str:
     return call.id or f"{MINTED_PREFIX}{event.id}-{place}"
+
+
+# -- a conversation from elsewhere as a session, and a session as a conversation --
+
+
+def history_events(messages: Iterable[Message], author: str) -> Iterator[Event]:
+    """The messages of a conversation that began elsewhere, as a session keeps them. It does not keep all kinds."""
+    names: dict[str, str] = {}  # of tools, by call
+    for message in messages:
+        event = _history_event(message, author, names)
+        if event is not None:
+            yield event
+
+
+def _history_event(message: Message, author: str, names: dict[str, str]) -> Event | None:
+    match message:
+        case UserMessage(content=content):
+            return _event("user", "user", parts_of(content))
+        case AssistantMessage():
+            parts = parts_of(message.content or "")
+            for call in message.tool_calls or ():
+                if call.function.name in HOST_QUESTIONS:
+                    continue  # a client that could forge a question could approve anything
+                names[call.id] = call.function.name
+                args = _object(call.function.arguments)
+                function_call = types.FunctionCall(id=call.id, name=call.function.name, args=args)
+                parts.append(types.Part(function_call=function_call))
+            return _event(author, "model", parts)
+        case ToolMessage(tool_call_id=named) if named in names:
+            function_call = types.FunctionCall(id=named, name=names[named])
+            return _event(author, "user", [response_part(answer_in(message), function_call)])
+        case _:
+            return None
+
+
+def _event(author: str, role: str, parts: list[types.Part]) -> Event | None:
+    return Event(author=author, content=types.Content(role=role, parts=parts)) if parts else None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = result_value(text)
+    except UsageError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def messages_in(session: Session) -> list[dict[str, Any]]:
+    """A session as AG-UI's messages: for threads that the journal does not know."""
+    return [message for event in session.events if not event.partial for message in _messages(event)]
+
+
+def _messages(event: Event) -> Iterator[dict[str, Any]]:
+    parts = list(event.content.parts or ()) if event.content is not None else []
+    text = "".join(part.text for part in parts if part.text and not part.thought)
+    thought = "".join(part.text for part in parts if part.text and part.thought)
+    calls = [
+        (call, call.id or f"{event.id}-{place}")
+        for place, call in enumerate(event.get_function_calls())
+        if call.name not in HOST_QUESTIONS
+    ]
+    if event.author == "user":
+        attached = [media for part in parts if (media := _attached(part)) is not None]
+        said = [{"type": "text", "text": text}] if text else []
+        if text or attached:
+            yield {"id": event.id, "role": "user", "content": [*said, *attached] if attached else text}
+    else:
+        if thought:
+            yield {"id": f"reasoning-{event.id}", "role": "reasoning", "content": thought}
+        if text or calls:
+            yield _assistant(event, text, calls)
+    for response in event.get_function_responses():
+        if response.name not in HOST_QUESTIONS and response.id:
+            result = json.dumps(response.response, ensure_ascii=False)
+            yield {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": result}
+
+
+def _attached(part: types.Part) -> dict[str, Any] | None:
+    """What a user has sent beside text, as AG-UI writes it; None if the part is nothing of the kind."""
+    if part.inline_data is not None and part.inline_data.data:
+        kind, value = part.inline_data.mime_type, base64.b64encode(part.inline_data.data).decode()
+        source = {"type": "data", "value": value, "mimeType": kind or "application/octet-stream"}
+    elif part.file_data is not None and part.file_data.file_uri:
+        kind = part.file_data.mime_type
+        source = {"type": "url", "value": part.file_data.file_uri, **({"mimeType": kind} if kind else {})}
+    else:
+        return None
+    family = (kind or "").split("/")[0]
+    return {"type": family if family in ("image", "audio", "video") else "document", "source": source}
+
+
+def _assistant(event: Event, text: str, calls: Iterable[tuple[types.FunctionCall, str]]) -> dict[str, Any]:
+    made: dict[str, Any] = {"id": event.id, "role": "assistant"}
+    if event.author and event.author != "model":
+        made["name"] = event.author
+    if text:
+        made["content"] = text
+    shown = [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.args or {}, ensure_ascii=False)},
+        }
+        for call, call_id in calls
+    ]
+    return {**made, "toolCalls": shown} if shown else made

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import re
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
@@ -37,7 +36,6 @@ from callstream.calls import Call, CallState, refusal
 from callstream.callstream import Callstream
 from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Response, Run
-from callstream.runtime.answers import Directory
 from callstream.runtime.run import ModelCall
 
 # -- which call google-adk means by an id ------------------------------------------------------------------------------
@@ -346,25 +344,6 @@ class Invocation:
     def calls(self) -> list[Call]:
         """The calls of this invocation that google-adk knows."""
         return [self.run.call(call_id) for call_id in self.known_calls.call_ids()]
-
-
-_RENAMED = re.compile(r".+~\d+")
-
-
-async def restore_wire_ids(request: LlmRequest, directory: Directory) -> None:
-    """Gives calls and results in a request the ids that the model gave them, where google-adk knows them under others."""
-    for index, content in enumerate(request.contents):
-        parts = list(content.parts or ())
-        for place, part in enumerate(parts):
-            for field in ("function_call", "function_response"):
-                named = getattr(part, field)
-                if named is None or named.id is None or _RENAMED.fullmatch(named.id) is None:
-                    continue
-                call = await directory.find_by_call_id(named.id)
-                if call is not None:
-                    parts[place] = part.model_copy(update={field: named.model_copy(update={"id": call.wire_id})})
-        if parts != (content.parts or []):
-            request.contents[index] = content.model_copy(update={"parts": parts})
 
 
 def declared_tools(request: LlmRequest) -> dict[str, dict[str, object]]:

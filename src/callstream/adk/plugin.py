@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import uuid
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from google.adk.agents.base_agent import BaseAgent
@@ -28,25 +28,17 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from callstream.adk.answers import Incoming
 from callstream.adk.calls import give_up_rewound
-from callstream.adk.eventtexts import EventTexts, LiveTranscript, OutputKeys, record_judged
-from callstream.adk.execution import Execution, check_early, current_agent_tool
-from callstream.adk.invocations import (
-    Endings,
-    Invocation,
-    OnTruncated,
-    Speaker,
-    Step,
-    guard,
-    open_run,
-    restore_wire_ids,
-)
-from callstream.adk.judges import Judges
+from callstream.adk.eventtexts import EventTexts, Judges, LiveTranscript, OutputKeys, record_judged
+from callstream.adk.execution import Execution, current_agent_tool
+from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker, Step, guard, open_run
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.adk.signatures import ThreadCalls, repair
+from callstream.adk.requests import ThreadCalls, fill_in_answers, lacks_answers, repair, restore_wire_ids
 from callstream.adk.tapping import why_not_tapped
 from callstream.adk.tools import (
+    check_early,
     collapsed_names,
     collect_generators,
+    current_input,
     register_tools,
     streamed_names,
     takes_progress,
@@ -299,7 +291,8 @@ class CallstreamPlugin(BasePlugin):
         invocation = self._invocations.get(callback_context.invocation_id)
         if invocation is None or invocation.run.outcome is not None:
             return None
-        await self._execution.finish_unasked(invocation, Speaker.within(callback_context))
+        if invocation.asking:
+            await self._execution.finish_unasked(invocation, Speaker.within(callback_context))
         functions = register_tools(self.callstream, llm_request.tools_dict)
         await check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
@@ -440,3 +433,79 @@ class _Failed(Exception):
 
 def _new_call_id() -> str:
     return f"{MINTED_PREFIX}{uuid.uuid4()}"
+
+
+# -- as ADKAgent uses it --
+
+
+class HostedPlugin(CallstreamPlugin):
+    """Finds a run there with the client's messages in it already, and asks no model while calls of its last turn wait."""
+
+    _answering: frozenset[str] = frozenset()
+    """The invocations that begin with answers. Their context may have the message with which they began at first."""
+    _said_of: frozenset[str] = frozenset()
+    join_text: bool | None = None
+    """Whether google-adk gets the text of models by the passage; None: where nothing of the application could see less."""
+
+    @classmethod
+    def like(cls, other: CallstreamPlugin, callstream: Callstream, *, stream_arguments: bool) -> Self:
+        """With the settings of a plugin that the application registered itself. Either may turn streaming off."""
+        settings = other.settings
+        return cls(
+            callstream,
+            name=other.name,
+            on_truncated=settings.on_truncated,
+            repair_signatures=settings.repair_signatures,
+            stream_arguments=settings.stream_arguments and stream_arguments,
+        )
+
+    def trust_mcp_hints(self) -> None:
+        """Tools of MCP servers are what they say of themselves."""
+        self._execution.trusts_mcp_hints = True
+
+    def _joins_text(self, context: InvocationContext) -> bool:
+        seeing = self._judges.of_pieces(context)
+        joins = not seeing if self.join_text is None else self.join_text
+        name = "" if context.agent is None else context.agent.name
+        if name not in self._said_of:
+            self._said_of |= {name}
+            if joins:
+                logger.info(
+                    "agent %s: text of its model is shown from the wire; google-adk gets it by the passage", name
+                )
+            else:
+                why = " and ".join(dict.fromkeys(seeing)) or "join_text"
+                logger.info("agent %s: google-adk gets text of its model piece by piece, for %s", name, why)
+        return joins
+
+    async def on_user_message_callback(
+        self, *, invocation_context: InvocationContext, user_message: types.Content
+    ) -> types.Content | None:
+        if any(part.function_response is not None for part in user_message.parts or ()):
+            self._answering |= {invocation_context.invocation_id}
+        return None
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
+        ended = await super().before_run_callback(invocation_context=invocation_context)
+        invocation = self.invocation(invocation_context.invocation_id)
+        given = current_input.get()
+        agent = invocation_context.agent
+        if invocation is not None and given is not None and agent is not None and given.agent_name == agent.name:
+            invocation.given_up = list(given.given_up)
+        if invocation is not None:
+            invocation.is_resumed = invocation.invocation_id in self._answering
+        self._answering -= {invocation_context.invocation_id}
+        return ended
+
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        if lacks_answers(llm_request.contents):
+            return LlmResponse(turn_complete=True)
+        invocation = self.invocation(callback_context.invocation_id)
+        directory = None if invocation is None else invocation.run.directory
+        await fill_in_answers(llm_request.contents, callback_context.session, directory)
+        given = current_input.get()
+        if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
+            llm_request.append_instructions([given.instructions])
+        return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)

@@ -9,6 +9,10 @@ hundreds of runs that begin together, some would fail. So what this process writ
 
 A run that goes on in another process is that one's. What google-adk says of it here, such as that it was aborted, is not
 stored: the session would have it beside what happens there.
+
+Its session has what the run had written to it before its process died. The run works again from its beginning, so it is
+given the session as it was then (``ResumedSessions``); what it appends again is in the store already and is not stored
+twice, and what is new is stored.
 """
 
 from __future__ import annotations
@@ -16,19 +20,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+import msgspec
 from google.adk.artifacts import InMemoryArtifactService
 from google.adk.auth.credential_service.in_memory_credential_service import InMemoryCredentialService
 from google.adk.events.event import Event
 from google.adk.memory import InMemoryMemoryService
 from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
+from pydantic_core import to_jsonable_python
 
+from callstream.events import SessionKept
+from callstream.runtime.continuing import pack, unpack
 from callstream.runtime.run import run_of_task
 
 logger = logging.getLogger("callstream")
@@ -156,3 +166,138 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     _left.discard(task)
     if not task.cancelled():
         task.exception()
+
+
+# -- the session of a run that goes on in another process --
+
+
+class KeptSession(msgspec.Struct, frozen=True):
+    """A session before a run wrote to it: how many events it had, and its state."""
+
+    session_id: str
+    events: int
+    state: dict[str, Any]
+
+    @classmethod
+    def read(cls, kept: SessionKept) -> KeptSession:
+        return msgspec.json.decode(unpack(kept.data), type=cls)
+
+
+def keep_session(session: Session) -> SessionKept:
+    state = to_jsonable_python(dict(session.state), fallback=repr)
+    return SessionKept(pack(msgspec.json.encode(KeptSession(session.id, len(session.events), state))))
+
+
+class ResumedSessions(BaseSessionService):
+    """The session of one run that goes on, as that run knows it; all others as they are."""
+
+    def __init__(self, inner: BaseSessionService, before: KeptSession | None) -> None:
+        self._inner = inner
+        self._before = before
+        self._stored: Session | None = None
+        self._known: Session | None = None
+        self._again: list[Event] = []
+        """What the run had appended before, and has not yet appended again."""
+        self._invocations: dict[str, str] = {}
+        """The ids of earlier attempts by those of this one: google-adk continues a turn by its id."""
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        before = self._before
+        if before is None or session_id != before.session_id:
+            return await self._inner.get_session(
+                app_name=app_name, user_id=user_id, session_id=session_id, config=config
+            )
+        if self._known is None:
+            self._stored = await self._inner.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+            if self._stored is None:
+                return None
+            self._again = self._stored.events[before.events :]
+            self._known = self._stored.model_copy(
+                update={"events": self._stored.events[: before.events], "state": dict(before.state)}
+            )
+        events = list(self._known.events)
+        if config is not None and config.after_timestamp is not None:
+            events = [event for event in events if event.timestamp >= config.after_timestamp]
+        if config is not None and config.num_recent_events is not None:
+            events = events[-config.num_recent_events :] if config.num_recent_events else []
+        return self._known.model_copy(update={"events": events, "state": dict(self._known.state)})
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        known, stored = self._known, self._stored
+        if known is None or stored is None or session.id != known.id:
+            return await self._inner.append_event(session, event)
+        if event.partial:
+            return event
+        appended = await super().append_event(session, event)
+        await super().append_event(known, appended)
+        while not self._is_stored(appended):
+            known_as = self._invocations.get(appended.invocation_id, appended.invocation_id)
+            try:
+                await self._inner.append_event(stored, appended.model_copy(update={"invocation_id": known_as}))
+            except Exception:
+                later = await self._read_late(stored)
+                if later is None:
+                    raise
+                stored = later
+                continue
+            break
+        return appended
+
+    async def _read_late(self, stored: Session) -> Session | None:
+        """The session, if the former owner has stored something since: it was stopped, and has come back in the middle of a
+        write.
+
+        That was done before, too. Services refuse what is appended to a session that has changed, each with an error of its
+        own.
+        """
+        found = await self._inner.get_session(app_name=stored.app_name, user_id=stored.user_id, session_id=stored.id)
+        known = {event.id for event in stored.events}
+        late = [] if found is None else [event for event in found.events if event.id not in known]
+        if found is None or not late:
+            return None
+        self._again += late
+        self._stored = found
+        return found
+
+    def _is_stored(self, event: Event) -> bool:
+        key = _key(event)
+        for place, other in enumerate(self._again):
+            if other.author == event.author and _key(other) == key:
+                del self._again[place]
+                event.id, event.timestamp = other.id, other.timestamp
+                self._invocations[event.invocation_id] = other.invocation_id
+                return True
+        return False
+
+    async def create_session(
+        self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
+    ) -> Session:
+        try:
+            return await self._inner.create_session(
+                app_name=app_name, user_id=user_id, state=state, session_id=session_id
+            )
+        except Exception:
+            # The former owner may have made it meanwhile.
+            found = session_id and await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
+            if not found:
+                raise
+            return found
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        return await self._inner.list_sessions(app_name=app_name, user_id=user_id)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        await self._inner.delete_session(app_name=app_name, user_id=user_id, session_id=session_id)
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        return await self._inner.get_user_state(app_name=app_name, user_id=user_id)
+
+
+def _key(event: Event) -> str:
+    """What an event says; of one that says nothing, what it changes."""
+    if event.content is not None and event.content.parts:
+        # A store of JSON may give keys back in another order.
+        return json.dumps(event.content.model_dump(mode="json", exclude_none=True), sort_keys=True)
+    return json.dumps(sorted(event.actions.state_delta))

@@ -34,7 +34,6 @@ from google.adk.sessions.session import Session
 from google.genai.errors import ClientError
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.contents import history_events
 from callstream.agui.messages import since_spoken
 from callstream.calls import CallState
 from callstream.errors import CallstreamError
@@ -303,23 +302,12 @@ class Threads:
             self._session_ids.clear()
         self._session_ids[app_name, user_id, thread_id] = session_id
 
-    async def seed(self, session: Session, messages: Iterable[Message], author: str) -> None:
-        """Gives a new session the history of a conversation that began elsewhere."""
-        for event in history_events(messages, author):
-            await self.service.append_event(session, event)
-
 
 def _is_marked(session: Session, app_name: str, thread_id: str, *, or_not_at_all: bool = False) -> bool:
     """Whether a session says that it is this thread's, or at least nobody else's. Some services mix the apps' sessions."""
     thread = session.state.get(THREAD_KEY)
     is_the_apps = session.state.get(APP_KEY) in (None, app_name)
     return is_the_apps and (thread == thread_id or (or_not_at_all and thread is None))
-
-
-def passed_over(messages: Sequence[Message]) -> frozenset[str]:
-    """The ids of answers after which a person has said something: in a conversation from elsewhere, these are its past."""
-    said = [number for number, message in enumerate(messages) if isinstance(message, UserMessage)]
-    return frozenset(message.id for message in messages[: max(said, default=0)] if isinstance(message, ToolMessage))
 
 
 def split(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, cast, get_args
@@ -27,17 +28,21 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.set_model_response_tool import SetModelResponseTool
 from google.adk.tools.tool_context import ToolContext
+from google.adk.utils.context_utils import find_context_parameter
 from google.genai import types
 
 from callstream.adk.calls import HOST_QUESTIONS
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import UsageError
+from callstream.runtime import Run
 from callstream.runtime.ownloop import run_function
-from callstream.tools import Progress, Tool, current_progress, is_tool
+from callstream.tools import Progress, Tool, current_progress, is_tool, starts_early
 from callstream.tools.parameters import ProgressFilling
 from callstream.tools.schema import gemini_schema
 from callstream.tools.tool import annotations_of, resolved_signature, same_kind, without_parameter
+
+logger = logging.getLogger("callstream")
 
 McpProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -371,6 +376,53 @@ def _imitate(made: Callable[..., Any], function: Callable[..., Any]) -> Callable
     made.__annotations__ = dict(function.__annotations__)
     made.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return made
+
+
+# -- tools that begin while the model is writing --
+
+
+async def _may_need_confirmation(made: BaseTool) -> bool:
+    """Whether a person may have to confirm a call of the tool, whatever its arguments will be.
+
+    A tool that always or never needs it does not look at them. There are none yet, so a tool that does look fails, and it
+    may need it for some.
+    """
+    try:
+        return await made.check_require_confirmation(None, None)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001  # whatever the application's own function raises
+        return True
+
+
+async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, str]]) -> None:
+    """Refuses tools that begin early and that a person has to confirm or answer: they would not wait for that.
+
+    One that takes google-adk's context waits until google-adk calls it, because there is no context before.
+    """
+    for name, made in tools.items():
+        function = getattr(made, "func", None)
+        if isinstance(made, ClientTool):
+            function = run.engine.tools.get(name)
+        if function is None or not is_tool(function) or not starts_early(function):
+            continue
+        needs_confirmation = not made.is_long_running and await _may_need_confirmation(made)
+        if made.is_long_running or needs_confirmation:
+            why = "needs a confirmation" if needs_confirmation else "is answered by somebody else"
+            raise UsageError(
+                f"tool {name!r} begins while the model is writing its call (Streamed, or start='early'), and {why}, which "
+                "would come too late: take one of them away"
+            )
+        context = find_context_parameter(function) or "tool_context"
+        if context not in inspect.signature(function).parameters:
+            continue
+        run.early.held |= {name}
+        if (name, context) not in warned_of:
+            warned_of.add((name, context))
+            logger.warning(
+                "tool %r should begin while the model is writing (Streamed, or start='early'), but takes google-adk's "
+                "context (%r), which is there only when google-adk calls it: it runs after the response",
+                name,
+                context,
+            )
 
 
 # -- the client's tools --

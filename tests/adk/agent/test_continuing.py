@@ -20,7 +20,7 @@ from google.genai import types
 
 from callstream import Callstream, open_journal, tool
 from callstream.adk import ADKAgent
-from callstream.adk.resuming import KeptSession, ResumedSessions, keep_session
+from callstream.adk.services import KeptSession, ResumedSessions, keep_session
 from callstream.calls import CallState
 from callstream.errors import CannotGoOn
 from callstream.events import InputKept, RunEnded

@@ -1,0 +1,310 @@
+"""What google-adk asks a model, made whole: answers that have not come, thought signatures, the model's own ids.
+
+What is changed is the request; the stored session is not touched.
+
+No model takes a request in which calls have no answer. So a turn that awaits some goes no further; and where a person has
+said something else meanwhile, the request says that the answers have not come yet. They may still come.
+
+Gemini 3 wants thought signatures back with the first call of every step of the turn.
+
+A call that came without one, or lost it, is given the one that history has for it, else the journal's, else, in the
+current turn, the bytes by which the API lets such a call pass. That sentinel is never taken for a signature.
+
+Which models demand signatures can be read from most names: Gemini from 3 on, and the aliases that end in
+``latest``. Earlier ones demand none, and get back the real ones alone. Other names (tuned endpoints, gateways) say nothing:
+there, a model that has signed a call of the same agent demands signatures. A request to any other model is not touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.events.event import Event
+from google.adk.models.llm_request import LlmRequest
+from google.adk.sessions.session import Session
+from google.genai import types
+
+from callstream.adk.answers import ClientAnswer
+from callstream.calls import HAS_OUTCOME, Call, CallState
+from callstream.journal import Journal
+from callstream.runtime import Run
+from callstream.runtime.answers import Directory
+from callstream.runtime.run import current_model_call
+from callstream.wire import gemini
+
+# -- answers --
+
+
+async def fill_in_answers(contents: list[types.Content], session: Session, directory: Directory | None) -> None:
+    """Puts a word in the place of every answer that has not come, and the last answer in the place of an earlier one.
+
+    Or the answer, if the session has it: google-adk leaves out what came between a call and its answer, and that may be
+    the answer to a call of an earlier turn. Of such a call it shows what the tool returned when it asked to be confirmed.
+    Or what the journal has of a call that is over, if a crash kept that from the session.
+    """
+    known = _Answers(session)
+    for place in range(len(contents) - 1, -1, -1):
+        calls = [part.function_call for part in contents[place].parts or () if part.function_call is not None]
+        if not calls:
+            continue
+        after = contents[place + 1] if place + 1 < len(contents) else None
+        parts = list((after.parts if after else None) or ())
+        given = [part for part in parts if part.function_response is not None]
+        has_answers = bool(given)
+        answers = [known.answers_to(call) for call in reversed(calls)][::-1]
+        words = []
+        for call, answered in zip(calls, answers, strict=True):
+            part = _take(given, call)
+            if part is None:
+                last = answered[-1] if answered else await _word_for(known.unanswered(call), directory)
+                words.append(_answer(call.id, call.name, last))
+            elif part.function_response is not None and part.function_response.response in answered[:-1]:
+                parts[parts.index(part)] = _answer(call.id, call.name, answered[-1])
+        if after is not None and has_answers:
+            contents[place + 1] = types.Content(role=after.role, parts=[*parts, *words])
+        elif words:
+            contents.insert(place + 1, types.Content(role="user", parts=words))
+
+
+async def _word_for(call_id: str | None, directory: Directory | None) -> dict[str, Any]:
+    """What the model is told of a call that has no answer in the session."""
+    call = None if directory is None or call_id is None else await directory.find_by_wire_id(call_id)
+    if call is None or not (call.state in HAS_OUTCOME or call.state is CallState.DISCARDED):
+        return {"status": "no answer yet"}
+    return ClientAnswer.recorded(call).response
+
+
+def _answer(call_id: str | None, name: str | None, response: dict[str, Any]) -> types.Part:
+    return types.Part(function_response=types.FunctionResponse(id=call_id, name=name, response=response))
+
+
+class _Answers:
+    """What a session has as answers to its calls. Asked for the calls of a request, the last one first."""
+
+    def __init__(self, session: Session) -> None:
+        self._answered: list[tuple[types.FunctionCall, list[dict[str, Any]]]] = []
+        newest: dict[str | None, list[dict[str, Any]]] = {}  # an id may be used again
+        for event in session.events:
+            for call in event.get_function_calls():
+                newest[call.id] = []
+                self._answered.append((call, newest[call.id]))
+            for response in event.get_function_responses():
+                newest.get(response.id, []).append(response.response or {})
+
+    def answers_to(self, call: types.FunctionCall) -> list[dict[str, Any]]:
+        """In the order in which they came.
+
+        Ids that google-adk minted are not in a request: there, name and arguments tell.
+        """
+        return self._find(call, is_answered=True)[1]
+
+    def unanswered(self, call: types.FunctionCall) -> str | None:
+        """The id that the last call like this one without an answer has in the session."""
+        return self._find(call, is_answered=False)[0]
+
+    def _find(self, call: types.FunctionCall, *, is_answered: bool) -> tuple[str | None, list[dict[str, Any]]]:
+        for place in range(len(self._answered) - 1, -1, -1):
+            known, answers = self._answered[place]
+            is_it = known.id == call.id if call.id else known.args == call.args
+            if bool(answers) is is_answered and known.name == call.name and is_it:
+                del self._answered[place]
+                return known.id, answers
+        return None, []
+
+
+def _take(parts: list[types.Part], call: types.FunctionCall) -> types.Part | None:
+    """Takes the answer to a call out of a list. Calls whose ids google-adk minted have none here: names tell."""
+    for part in parts:
+        response = part.function_response
+        if response is not None and response.id == call.id and response.name == call.name:
+            parts.remove(part)
+            return part
+    return None
+
+
+def lacks_answers(contents: list[types.Content]) -> bool:
+    """Whether some of the model's last calls lack their answers, and no message came since."""
+    answers = 0
+    for content in reversed(contents):
+        parts = content.parts or []
+        calls = sum(part.function_call is not None for part in parts)
+        if calls:
+            return answers < calls
+        answers += sum(part.function_response is not None for part in parts)
+        if any(part.text or part.inline_data or part.file_data for part in parts):
+            return False
+    return False
+
+
+# -- ids --
+
+_RENAMED = re.compile(r".+~\d+")
+
+
+async def restore_wire_ids(request: LlmRequest, directory: Directory) -> None:
+    """Gives calls and results in a request the ids that the model gave them, where google-adk knows them under others."""
+    for index, content in enumerate(request.contents):
+        parts = list(content.parts or ())
+        for place, part in enumerate(parts):
+            for field in ("function_call", "function_response"):
+                named = getattr(part, field)
+                if named is None or named.id is None or _RENAMED.fullmatch(named.id) is None:
+                    continue
+                call = await directory.find_by_call_id(named.id)
+                if call is not None:
+                    parts[place] = part.model_copy(update={field: named.model_copy(update={"id": call.wire_id})})
+        if parts != (content.parts or []):
+            request.contents[index] = content.model_copy(update={"parts": parts})
+
+
+# -- thought signatures --
+
+SENTINEL = base64.b64decode(gemini.SENTINEL)
+
+
+_GENERATION = re.compile(r"(?:^|/)gemini-(\d+)")
+
+
+_LATEST = re.compile(r"(?:^|/)gemini-(?:[a-z]+-)*latest$")
+
+
+_TUNED = re.compile(r"(?:^|/)(?:endpoints|tunedModels)/")
+
+
+async def repair_thought_signatures(callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+    """A ``before_model_callback`` for an agent without the plugin, or with it: then the journal is asked too."""
+    model_call = current_model_call.get()
+    run = model_call.run if model_call is not None else None
+    thread = ThreadCalls.of(run) if run is not None else None
+    await repair(llm_request, callback_context.session, thread, author=callback_context.agent_name)
+
+
+class ThreadCalls(NamedTuple):
+    """Where the journal has a session's calls. The thread may have another name than the session."""
+
+    journal: Journal
+    thread_id: str
+    principal: str | None
+
+    @classmethod
+    def of(cls, run: Run) -> ThreadCalls:
+        return cls(run.engine.journal, run.thread_id, run.principal)
+
+    async def calls(self) -> list[Call]:
+        return await self.journal.calls(thread_id=self.thread_id, principal=self.principal)
+
+
+async def repair(
+    request: LlmRequest,
+    session: Session,
+    thread: ThreadCalls | None,
+    *,
+    author: str | None = None,
+    has_signed: bool = False,
+) -> None:
+    """Signs the calls in a request that need it and are not signed.
+
+    ``author`` is the agent that asks, ``has_signed`` whether its model has signed a call of this run.
+    """
+    if request.previous_interaction_id is not None:
+        return  # the server has the history, and google-adk would send it a signed call once more
+    model = request.model or ""
+    demands = _demands(model)
+    # A journal is asked for all calls of the thread: not before every request to a model that knows no signatures.
+    may_sign = demands is not None or has_signed or _TUNED.search(model) is not None
+    if not may_sign and not _has_signed(session, author):
+        return
+    unsigned = list(gemini.unsigned(list(map(_said, request.contents))))
+    if not unsigned:
+        return
+    known = await _Known.of(session, thread if may_sign else None, author)
+    if demands is None:
+        demands = has_signed or known.has_signed
+        if not demands:
+            return
+    for index, is_current in unsigned:
+        content = request.contents[index]
+        parts = list(content.parts or ())
+        position = next(at for at, part in enumerate(parts) if part.function_call is not None)
+        part = parts[position]
+        assert part.function_call is not None
+        otherwise = SENTINEL if demands and is_current else part.thought_signature
+        signature = known.signature_of(part.function_call) or otherwise
+        if signature != part.thought_signature:
+            parts[position] = part.model_copy(update={"thought_signature": signature})
+            request.contents[index] = content.model_copy(update={"parts": parts})
+
+
+class _Known:
+    """The signatures of a session's calls, by id, and of those whose ids google-adk took away by what they say.
+
+    ``has_signed``: whether a call of the given author, or of the thread in the journal, has a real one.
+    """
+
+    def __init__(self) -> None:
+        self.has_signed = False
+        self._by_id: dict[str, bytes] = {}
+        self._ids: list[tuple[str, types.FunctionCall]] = []
+
+    @classmethod
+    async def of(cls, session: Session, thread: ThreadCalls | None, author: str | None) -> _Known:
+        known = cls()
+        known.has_signed = _has_signed(session, author)
+        for _, part in _call_parts(session):
+            call = part.function_call
+            if call is None or not call.id:
+                continue
+            known._ids.append((call.id, call))
+            if part.thought_signature and _is_signed(part):
+                known._by_id.setdefault(call.id, part.thought_signature)
+        for kept in await thread.calls() if thread is not None else ():
+            if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
+                known._by_id.setdefault(kept.wire_id, signature)
+                known.has_signed = True
+        return known
+
+    def signature_of(self, call: types.FunctionCall) -> bytes | None:
+        if call.id:
+            return self._by_id.get(call.id)
+        # Ids that google-adk made up are not in the request: calls that say the same are taken in order.
+        for number, (call_id, stored) in enumerate(self._ids):
+            if stored.name == call.name and (stored.args or {}) == (call.args or {}):
+                del self._ids[number]
+                return self._by_id.get(call_id)
+        return None
+
+
+def _has_signed(session: Session, author: str | None) -> bool:
+    return any(_is_signed(part) and author in (None, event.author) for event, part in _call_parts(session))
+
+
+def _is_signed(part: types.Part) -> bool:
+    return part.thought_signature not in (None, b"", SENTINEL)
+
+
+def _demands(model: str) -> bool | None:
+    """Whether a model demands signatures, None if its name does not tell."""
+    found = _GENERATION.search(model)
+    if found is not None:
+        return int(found[1]) >= 3
+    return True if _LATEST.search(model) else None
+
+
+def _said(content: types.Content) -> gemini.Said:
+    parts = content.parts or []
+    return gemini.Said(
+        content.role == "model",
+        [_is_signed(part) for part in parts if part.function_call is not None],
+        any(part.function_response is None for part in parts),
+    )
+
+
+def _call_parts(session: Session) -> Iterator[tuple[Event, types.Part]]:
+    for event in session.events:
+        for part in (event.content and event.content.parts) or ():
+            if part.function_call is not None:
+                yield event, part
