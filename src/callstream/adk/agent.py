@@ -4,7 +4,7 @@
 one emitter, and what a client was shown is what another client, joining later, is shown.
 
 ``Presentation`` is what the options add to the translator's events and hold back, most of it predicted state: an argument
-of a tool, shown before it is a key of the state. ``AgentStream`` is what ``run`` yields.
+of a tool, shown before it is a key of the state. ``_AgentStream`` is what ``run`` yields.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class ADKAgent:
         async def thread_at(record: Record) -> Conversation:
             return await self._conversation(self.app_of(given), given.thread_id, user_id, record)
 
-        stream = AgentStream(
+        stream = _AgentStream(
             self.callstream.journal,
             driver,
             Translator(self.view),
@@ -499,7 +499,7 @@ def _for_client(given: RunAgentInput, events: list[ShownEvent]) -> list[ShownEve
 # -- what a client is sent of the translator's events --
 
 
-class CustomEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="CUSTOM"):
+class _CustomEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="CUSTOM"):
     """AG-UI's event for what an application adds to the protocol."""
 
     name: str
@@ -507,7 +507,7 @@ class CustomEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
     metadata: Metadata
 
 
-ShownEvent: TypeAlias = AguiEvent | CustomEvent
+ShownEvent: TypeAlias = AguiEvent | _CustomEvent
 
 
 _LOOKED_AT: Final = frozenset(
@@ -581,7 +581,7 @@ class Presentation:
         if not payloads or name in self._announced:
             return []
         self._announced |= {name}
-        return [CustomEvent(name="PredictState", value=payloads, metadata=started.metadata)]
+        return [_CustomEvent(name="PredictState", value=payloads, metadata=started.metadata)]
 
     def _look_for_calls(self, snapshot: MessagesSnapshot) -> None:
         """A client that joins learns of calls by a snapshot, and of their results later. What it has not is void."""
@@ -601,7 +601,7 @@ EventBatches: TypeAlias = AsyncGenerator[tuple[list[ShownEvent], int | None], No
 """The events of each record, with its number; None for those that are of no record."""
 
 
-class AgentStream:
+class _AgentStream:
     """The events of one run. ``thread_at``: its thread up to a record. ``own``: the messages that the client has sent.
 
     ``ends_with_snapshot``: whether a snapshot of the thread, if it has any messages, is the last event before the run's

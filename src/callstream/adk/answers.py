@@ -281,7 +281,7 @@ class TurnAnswers(msgspec.Struct, frozen=True):
     unrecorded: list[TakenAnswer]
 
 
-class Answered(msgspec.Struct, frozen=True):
+class _Answered(msgspec.Struct, frozen=True):
     """What google-adk gets by turn, ``sentences`` for the model, and the ids of messages whose answers are ``held`` back."""
 
     turns: Sequence[TurnAnswers] = ()
@@ -392,7 +392,7 @@ class ClientAnswers:
         self._unrecorded: dict[str, TakenAnswer] = {}
         self._sentences: list[str] = []
 
-    async def accept(self, answers: Sequence[ClientAnswer], *, alone: bool) -> Answered:
+    async def accept(self, answers: Sequence[ClientAnswer], *, alone: bool) -> _Answered:
         """Gives the answers in the order of their calls. Each is recorded when google-adk is given it, or held back.
 
         Those that came before are left out. One to an unknown call is an error if the run has nothing else to
@@ -414,8 +414,8 @@ class ClientAnswers:
             for taken in self._unrecorded.values():
                 await taken.record(self._run)
             held = frozenset(answer.message_id for answer in answers if answer.message_id is not None)
-            return Answered(sentences=self._sentences, held=held)
-        return Answered(self._by_turn(), self._sentences)
+            return _Answered(sentences=self._sentences, held=held)
+        return _Answered(self._by_turn(), self._sentences)
 
     async def _take(self, answer: ClientAnswer) -> bool:
         """False if no client can answer the call that it means: it is unknown, here or to google-adk, or the server's."""

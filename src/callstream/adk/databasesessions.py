@@ -26,7 +26,7 @@ class SessionsAway(JournalError):
     """The database of google-adk's sessions cannot be reached just now."""
 
 
-class Retries:
+class _Retries:
     """Does again what failed because the database is unavailable, for at most so many seconds."""
 
     def __init__(self, seconds: float) -> None:
@@ -67,7 +67,7 @@ class DatabaseSessions(DatabaseSessionService):
         **options: Any,
     ) -> None:
         self._where = where
-        self._patience = Retries(retry_seconds)
+        self._patience = _Retries(retry_seconds)
         self._passing: tuple[type[BaseException], ...] = (OSError, TimeoutError, *passing)
         self._failing: tuple[type[BaseException], ...] = (SQLAlchemyError, *self._passing)
         if connect is not None:

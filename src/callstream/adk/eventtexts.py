@@ -39,7 +39,7 @@ from google.genai import types
 
 from callstream.adk.calls import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Speaker, Step, guard
-from callstream.adk.partials import as_written, signature_of
+from callstream.adk.partials import append_text, as_written, signature_of
 from callstream.adk.tapping import is_watched
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver
@@ -133,7 +133,7 @@ class _Passage:
     async def preview(self, parts: list[types.Part]) -> None:
         for part in parts:
             self._shown[bool(part.thought)] += part.text or ""
-            self._append(part.text or "", bool(part.thought))
+            append_text(self._transcript, part.text or "", bool(part.thought))
         await self._record()
 
     async def end(self, parts: list[types.Part]) -> None:
@@ -148,15 +148,9 @@ class _Passage:
                 if not whole.startswith(shown):
                     self._transcript.end_messages()
                     shown = ""
-                self._append(whole.removeprefix(shown), is_thought)
+                append_text(self._transcript, whole.removeprefix(shown), is_thought)
         self._transcript.end_messages()
         await self._record()
-
-    def _append(self, text: str, is_thought: bool) -> None:
-        if is_thought:
-            self._transcript.append_reasoning(text)
-        else:
-            self._transcript.append_text(text)
 
     async def _record(self) -> None:
         await self._response.record(self._transcript.pop())
@@ -194,10 +188,8 @@ class _Answer:
         for part in _said_or_shown(event):
             if part.function_call is not None:
                 bound.append((part.function_call.id or "", self._call(part, part.function_call, drafts)))
-            elif part.text and part.thought:
-                self._transcript.append_reasoning(part.text)
-            elif part.text:
-                self._transcript.append_text(part.text)
+            else:
+                append_text(self._transcript, part.text or "", bool(part.thought))
         self._lost()
         usage = event.usage_metadata.model_dump(mode="json", exclude_none=True) if event.usage_metadata else None
         self._transcript.end_response(event.finish_reason.name if event.finish_reason else None, usage)
@@ -330,13 +322,12 @@ def _said_before(invocation: Invocation, author: str, branch: str | None, sessio
 
 def _says_nothing(event: Event) -> bool:
     """Whether google-adk takes an event for the agent's answer, although there is no text in it."""
-    parts = (event.content and event.content.parts) or []
-    return event.node_info.message_as_output or (event.is_final_response() and any(part.text == "" for part in parts))
+    is_empty = any(part.text == "" for part in _parts(event))
+    return event.node_info.message_as_output or (event.is_final_response() and is_empty)
 
 
 def _text(event: Event) -> str:
-    parts = (event.content and event.content.parts) or []
-    return "".join(part.text for part in parts if part.text and not part.thought)
+    return "".join(part.text for part in _parts(event) if part.text and not part.thought)
 
 
 def _spoken(event: Event) -> str:
@@ -440,7 +431,7 @@ class LiveTranscript:
 
 def _has_words_or_calls(event: Event) -> bool:
     """Whether an event of live mode has words or calls of a model; audio, usage and signs of life have none."""
-    return any(part.text or part.function_call for part in (event.content and event.content.parts) or ())
+    return any(part.text or part.function_call for part in _parts(event))
 
 
 def _is_of_a_tool(event: Event) -> bool:

@@ -59,7 +59,7 @@ class Speaker(NamedTuple):
         return cls(context.agent_name, context.branch)
 
 
-class KnownCalls:
+class _KnownCalls:
     """The ``call_id`` of each call of an invocation that google-adk knows.
 
     An id tells a call only together with who made it: agents that run beside each other have models that may use the same
@@ -227,7 +227,7 @@ class Invocation:
         self.is_live = context.live_request_queue is not None
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
-        self.known_calls = KnownCalls()
+        self.known_calls = _KnownCalls()
         self._undo: list[Callable[[], object]] = []
         """What ends its watch over the run and its tasks."""
 

@@ -43,7 +43,7 @@ _MAX_EXACT = 2**53
 """Integers from here on may have been rounded on their way through a float."""
 
 
-class PartialCall(PiecewiseCall[types.FunctionCall]):
+class _PartialCall(PiecewiseCall[types.FunctionCall]):
     """One call while its response is being read: what was shown of it, and what makes that the whole call.
 
     What was shown is never taken back. So of values by path that google-adk made itself (it names the tool in each chunk
@@ -270,8 +270,8 @@ class PartialReader:
         self._given_id: str | None = None
         self._transcript = Transcript(self._next_id)
         self._tools = tools
-        self._calls: list[PartialCall] = []  # not decided yet
-        self._touched: list[PartialCall] = []  # by this response
+        self._calls: list[_PartialCall] = []  # not decided yet
+        self._touched: list[_PartialCall] = []  # by this response
         self._waiting: list[_Waiting] = []
         self._shown = {False: "", True: ""}  # text and reasoning since the last response that was not partial
 
@@ -293,7 +293,7 @@ class PartialReader:
             self._chunk(part.function_call, signature_of(part))
         elif part.text:
             self._shown[bool(part.thought)] += part.text
-            self._append_text(part.text, bool(part.thought))
+            append_text(self._transcript, part.text, bool(part.thought))
 
     def _chunk(self, chunk: types.FunctionCall, signature: str | None) -> None:
         known = self._find_continued(chunk)
@@ -317,7 +317,7 @@ class PartialReader:
         except WireError as error:
             self._transcript.discard_call(known.call, "malformed", str(error))
 
-    def _find_continued(self, chunk: types.FunctionCall) -> PartialCall | _Waiting | None:
+    def _find_continued(self, chunk: types.FunctionCall) -> _PartialCall | _Waiting | None:
         """The call that a chunk belongs to, None if it begins one.
 
         With an id the id tells. Without one, a chunk that has a name continues the last call of that name, because
@@ -345,11 +345,11 @@ class PartialReader:
         self._waiting.append(_Waiting(self._new_id(), chunk.name, chunk.args or {}))
         return self._waiting[-1]
 
-    def _open_call(self, name: str | None, given_id: str | None, signature: str | None) -> PartialCall:
+    def _open_call(self, name: str | None, given_id: str | None, signature: str | None) -> _PartialCall:
         minted = given_id is not None and given_id.startswith(MINTED_PREFIX)
         self._given_id = given_id if minted else None
         call = self._transcript.open_call(name, None if minted else given_id, signature=signature)
-        known = PartialCall(call, self._tools)
+        known = _PartialCall(call, self._tools)
         known.began_nameless = not name
         self._calls.append(known)
         return known
@@ -394,7 +394,7 @@ class PartialReader:
             self._transcript.end_response(finish, usage)
 
     def _decide_call(
-        self, known: PartialCall, chunk: types.FunctionCall, response: LlmResponse, finish: str | None
+        self, known: _PartialCall, chunk: types.FunctionCall, response: LlmResponse, finish: str | None
     ) -> None:
         if chunk.will_continue:
             known.add(chunk, self._transcript)
@@ -419,13 +419,13 @@ class PartialReader:
             else:
                 self._transcript.complete_whole(known.call)
 
-    def _discard(self, known: PartialCall, response: LlmResponse, detail: str) -> None:
+    def _discard(self, known: _PartialCall, response: LlmResponse, detail: str) -> None:
         reason: DiscardReason = "malformed" if _trouble(response) in _MALFORMED else "truncated"
         if known.call.name is None:
             reason, detail = "malformed", "the call never got a name"
         self._transcript.discard_call(known.call, reason, detail)
 
-    def _find_completed(self, chunk: types.FunctionCall, *, may_be_anothers: bool) -> PartialCall | None:
+    def _find_completed(self, chunk: types.FunctionCall, *, may_be_anothers: bool) -> _PartialCall | None:
         """The call of the preview that a whole call completes: by its id, else the first that can become it.
 
         ``may_be_anothers``: there are more whole calls than the preview has, so one that cannot become this call belongs to
@@ -463,14 +463,15 @@ class PartialReader:
             self._shown[is_thought] = ""
         for part in parts:
             text, is_thought = part.text or "", bool(part.thought)
-            self._append_text(text[had[is_thought] :], is_thought)
+            append_text(self._transcript, text[had[is_thought] :], is_thought)
             had[is_thought] = max(0, had[is_thought] - len(text))
 
-    def _append_text(self, text: str, is_thought: bool) -> None:
-        if text and is_thought:
-            self._transcript.append_reasoning(text)
-        elif text:
-            self._transcript.append_text(text)
+
+def append_text(transcript: Transcript, text: str, is_thought: bool) -> None:
+    if text and is_thought:
+        transcript.append_reasoning(text)
+    elif text:
+        transcript.append_text(text)
 
 
 def _trouble(response: LlmResponse) -> str | None:

@@ -32,7 +32,7 @@ from callstream.adk.eventtexts import EventTexts, Judges, LiveTranscript, Output
 from callstream.adk.execution import Execution, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker, Step, guard, open_run
 from callstream.adk.partials import MINTED_PREFIX
-from callstream.adk.requests import ThreadCalls, fill_in_answers, lacks_answers, repair, restore_wire_ids
+from callstream.adk.requests import fill_in_answers, lacks_answers, repair, restore_wire_ids
 from callstream.adk.tapping import why_not_tapped
 from callstream.adk.tools import (
     check_early,
@@ -55,7 +55,7 @@ from callstream.wire.gemini.decoding import CONTINUES
 logger = logging.getLogger("callstream")
 
 
-class PluginSettings(msgspec.Struct, frozen=True):
+class _PluginSettings(msgspec.Struct, frozen=True):
     """The settings of a plugin; ``CallstreamPlugin`` says what each means."""
 
     on_truncated: OnTruncated = "tell_model"
@@ -93,7 +93,7 @@ class CallstreamPlugin(BasePlugin):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream
         callstream.engine.has_host = True
-        self.settings = PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
+        self.settings = _PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
         self.left_behind = callstream.left_behind
         self._invocations: dict[str, Invocation] = {}
         self._incoming: dict[str, Incoming] = {}
@@ -309,10 +309,9 @@ class CallstreamPlugin(BasePlugin):
         collect_generators(llm_request.tools_dict)
         await self._tell_left_behind(invocation)
         if self.settings.repair_signatures:
-            thread = ThreadCalls.of(invocation.run)
-            author = callback_context.agent_name
+            author, run = callback_context.agent_name, invocation.run
             has_signed = invocation.has_signed(author)
-            await repair(llm_request, callback_context.session, thread, author=author, has_signed=has_signed)
+            await repair(llm_request, callback_context.session, run, author=author, has_signed=has_signed)
         await restore_wire_ids(llm_request, invocation.run.directory)
         names = collapsed_names(llm_request.tools_dict)
         model_call = ModelCall(

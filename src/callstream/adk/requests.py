@@ -20,7 +20,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.events.event import Event
@@ -29,8 +29,7 @@ from google.adk.sessions.session import Session
 from google.genai import types
 
 from callstream.adk.answers import ClientAnswer
-from callstream.calls import HAS_OUTCOME, Call, CallState
-from callstream.journal import Journal
+from callstream.calls import HAS_OUTCOME, CallState
 from callstream.runtime import Run
 from callstream.runtime.answers import Directory
 from callstream.runtime.run import current_model_call
@@ -179,34 +178,18 @@ async def repair_thought_signatures(callback_context: CallbackContext, llm_reque
     """A ``before_model_callback`` for an agent without the plugin, or with it: then the journal is asked too."""
     model_call = current_model_call.get()
     run = model_call.run if model_call is not None else None
-    thread = ThreadCalls.of(run) if run is not None else None
-    await repair(llm_request, callback_context.session, thread, author=callback_context.agent_name)
-
-
-class ThreadCalls(NamedTuple):
-    """Where the journal has a session's calls. The thread may have another name than the session."""
-
-    journal: Journal
-    thread_id: str
-    principal: str | None
-
-    @classmethod
-    def of(cls, run: Run) -> ThreadCalls:
-        return cls(run.engine.journal, run.thread_id, run.principal)
-
-    async def calls(self) -> list[Call]:
-        return await self.journal.calls(thread_id=self.thread_id, principal=self.principal)
+    await repair(llm_request, callback_context.session, run, author=callback_context.agent_name)
 
 
 async def repair(
     request: LlmRequest,
     session: Session,
-    thread: ThreadCalls | None,
+    run: Run | None,
     *,
     author: str | None = None,
     has_signed: bool = False,
 ) -> None:
-    """Signs the calls in a request that need it and are not signed.
+    """Signs the calls in a request that need it and are not signed. ``run``: whose journal is asked for them too.
 
     ``author`` is the agent that asks, ``has_signed`` whether its model has signed a call of this run.
     """
@@ -221,7 +204,7 @@ async def repair(
     unsigned = list(gemini.unsigned(list(map(_said, request.contents))))
     if not unsigned:
         return
-    known = await _Known.of(session, thread if may_sign else None, author)
+    known = await _Known.of(session, run if may_sign else None, author)
     if demands is None:
         demands = has_signed or known.has_signed
         if not demands:
@@ -251,7 +234,7 @@ class _Known:
         self._ids: list[tuple[str, types.FunctionCall]] = []
 
     @classmethod
-    async def of(cls, session: Session, thread: ThreadCalls | None, author: str | None) -> _Known:
+    async def of(cls, session: Session, run: Run | None, author: str | None) -> _Known:
         known = cls()
         known.has_signed = _has_signed(session, author)
         for _, part in _call_parts(session):
@@ -261,7 +244,10 @@ class _Known:
             known._ids.append((call.id, call))
             if part.thought_signature and _is_signed(part):
                 known._by_id.setdefault(call.id, part.thought_signature)
-        for kept in await thread.calls() if thread is not None else ():
+        if run is None:
+            return known
+        # The thread may have another name than the session.
+        for kept in await run.engine.journal.calls(thread_id=run.thread_id, principal=run.principal):
             if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
                 known._by_id.setdefault(kept.wire_id, signature)
                 known.has_signed = True

@@ -53,7 +53,7 @@ from callstream.tap import TapSettings, has_tap
 
 
 _PROVIDERS: Final = frozenset({"openai", "custom_openai", "litellm_proxy"})
-"""Those of litellm's that are asked with OpenAI's SDK, by the rules that ``LiteLlmRoute`` follows."""
+"""Those of litellm's that are asked with OpenAI's SDK, by the rules that ``_LiteLlmRoute`` follows."""
 
 _ELSEWHERE: Final = (
     "client",
@@ -77,7 +77,7 @@ _TLS: Final = ("SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE", "SSL_CERTIF
 """What litellm reads from the environment for its own connections."""
 
 
-class LiteLlmRoute:
+class _LiteLlmRoute:
     """Where litellm would send a request: the provider's name for the model, key and address."""
 
     def __init__(self, litellm: Any, model: str, given: Mapping[str, Any]) -> None:
@@ -100,7 +100,7 @@ class LiteLlmRoute:
         )
 
 
-class TappedClient:
+class _TappedClient:
     """The client of a LiteLlm, around its own: litellm does what it always does, over connections with the tap in them."""
 
     def __init__(self, inner: Any, callstream: Callstream, settings: TapSettings) -> None:
@@ -133,20 +133,20 @@ class TappedClient:
         return self._clients[whose]
 
 
-def client_for(llm: BaseLlm, callstream: Callstream, settings: TapSettings) -> TappedClient | None:
+def client_for(llm: BaseLlm, callstream: Callstream, settings: TapSettings) -> _TappedClient | None:
     """A client for a LiteLlm, None where litellm would not use it."""
     inner = getattr(llm, "llm_client", None)
     if type(inner).__module__ != "google.adk.models.lite_llm":
         return None  # one of the application's own
     try:
         litellm = importlib.import_module("litellm")
-        is_used = LiteLlmRoute(litellm, llm.model, {}).provider in _PROVIDERS
+        is_used = _LiteLlmRoute(litellm, llm.model, {}).provider in _PROVIDERS
     except Exception:  # noqa: BLE001  # it is not installed, or does not know the model: it says so itself when it is used
         return None
-    return TappedClient(inner, callstream, settings) if is_used else None
+    return _TappedClient(inner, callstream, settings) if is_used else None
 
 
-def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> LiteLlmRoute | None:
+def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRoute | None:
     """Where a request goes, None where that is not known for sure or not for OpenAI's SDK."""
     if any(given.get(name) is not None for name in _ELSEWHERE):
         return None
@@ -157,7 +157,7 @@ def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> LiteLlmRoute
     if model in (getattr(litellm, "model_alias_map", None) or {}):
         return None
     try:
-        route = LiteLlmRoute(litellm, model, given)
+        route = _LiteLlmRoute(litellm, model, given)
     except Exception:  # noqa: BLE001  # a name that litellm does not know: it says so itself
         return None
     return route if route.provider in _PROVIDERS and route.key else None
@@ -175,7 +175,7 @@ def why_not_tapped(agent: Any) -> str | None:
     session = getattr(sys.modules.get("litellm"), "aclient_session", None)
     if not is_litellm(model):
         return None
-    if isinstance(getattr(model, "llm_client", None), TappedClient):
+    if isinstance(getattr(model, "llm_client", None), _TappedClient):
         return "litellm asks for this model in a way that takes no client, such as OpenAI's Responses"
     if session is not None and has_tap(session):
         return "litellm.aclient_session has a tap, but litellm does not use it for this provider"

@@ -46,7 +46,7 @@ AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[ADKAgen
 """Chooses the agent for a request; None for the endpoint's own."""
 
 
-class IgnoredOptions(TypedDict, total=False):
+class _IgnoredOptions(TypedDict, total=False):
     """Accepted, so that programs need no change, and without effect."""
 
     cleanup_interval_seconds: int
@@ -55,7 +55,7 @@ class IgnoredOptions(TypedDict, total=False):
     tool_timeout_seconds: int
 
 
-class CompatibleOptions(AgentOptions, IgnoredOptions, total=False):
+class CompatibleOptions(AgentOptions, _IgnoredOptions, total=False):
     """The keyword arguments of ``ADKAgent`` and ``ADKAgent.from_app``."""
 
 
@@ -95,7 +95,7 @@ def _effective(options: CompatibleOptions) -> AgentOptions:
             f"ADKAgent has no parameter {', '.join(map(repr, unknown))}; {MIGRATION_PAGE} lists what happened to each "
             "parameter of ag_ui_adk"
         )
-    ignored = sorted(set(options) & set(IgnoredOptions.__annotations__))
+    ignored = sorted(set(options) & set(_IgnoredOptions.__annotations__))
     if ignored:
         logger.warning("ADKAgent ignores %s; see %s", ", ".join(ignored), MIGRATION_PAGE)
     given = {name: value for name, value in options.items() if name not in ignored}
