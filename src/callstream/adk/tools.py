@@ -69,16 +69,11 @@ class StreamingTool(FunctionTool):
 
 
 class _Collecting(StreamingTool):
-    """Stands in for a FunctionTool that the agent was given, and asks what that one asks."""
+    """Stands in for a FunctionTool that the agent was given."""
 
     def __init__(self, original: FunctionTool) -> None:
         super().__init__(original.func)
-        self.name = original.name
-        self.description = original.description
-        self._original = original
-
-    async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
-        return await self._original.check_require_confirmation(args, tool_context)
+        _stand_in(self, original)
 
 
 class Threaded(FunctionTool):
@@ -89,20 +84,12 @@ class Threaded(FunctionTool):
 
     def __init__(self, original: FunctionTool) -> None:
         super().__init__(original.func)
-        self.name = original.name
-        self.description = original.description
-        self.behavior = original.behavior
-        self.response_scheduling = original.response_scheduling
-        self.custom_metadata = original.custom_metadata
-        self._original = original
+        _stand_in(self, original)
         self._awaited = FunctionTool(_in_thread(original.func))
         self._awaited.name = original.name
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
         return await self._awaited.run_async(args=args, tool_context=tool_context)
-
-    async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
-        return await self._original.check_require_confirmation(args, tool_context)
 
 
 class ThreadedLongRunning(Threaded, LongRunningFunctionTool):
@@ -117,10 +104,7 @@ class LiveStream(FunctionTool):
 
     def __init__(self, original: FunctionTool) -> None:
         super().__init__(_report_when_ended(original.func))
-        self.name = original.name
-        self.description = original.description
-        self.behavior = original.behavior
-        self.response_scheduling = original.response_scheduling
+        _stand_in(self, original)
         self.original = original
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
@@ -128,9 +112,6 @@ class LiveStream(FunctionTool):
         if not inspect.isasyncgen(result):
             await _report([result], None)  # arguments that cannot be used, or a question
         return result
-
-    async def check_require_confirmation(self, args: dict[str, Any], tool_context: ToolContext) -> bool:
-        return await self.original.check_require_confirmation(args, tool_context)
 
 
 def function_of(tool: BaseTool) -> Tool[Any] | None:
@@ -180,7 +161,11 @@ def with_progress(tool: Any) -> Any:
     """
     if type(tool) in (FunctionTool, LongRunningFunctionTool, StreamingTool):
         filled = _fill_in(tool.func)
-        return in_thread(tool, tool.func) if filled is tool.func else in_thread(_stand_in(tool, filled), tool.func)
+        return (
+            in_thread(tool, tool.func)
+            if filled is tool.func
+            else in_thread(_stand_in(type(tool)(filled), tool), tool.func)
+        )
     if isinstance(tool, BaseTool | BaseToolset):
         return tool
     filled = _fill_in(tool)
@@ -226,8 +211,8 @@ def takes_progress(tool: BaseTool) -> bool:
 _asked: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()
 
 
-def _stand_in(original: FunctionTool, function: Callable[..., Any]) -> FunctionTool:
-    made = type(original)(function)
+def _stand_in(made: FunctionTool, original: FunctionTool) -> FunctionTool:
+    """Gives a tool what google-adk reads of another, and has it ask what that one asks."""
     made.name = original.name
     made.description = original.description
     made.behavior = original.behavior
