@@ -13,7 +13,7 @@ from starlette.routing import Route
 from callstream import Callstream, Settings
 from callstream.adk import ADKAgent
 from callstream.server import ServerSettings, create_app
-from callstream.server.access import SECURITY
+from callstream.server.requests import SECURITY
 from callstream.testing import Failure, Finish, ToolCall, Truncated
 from tests.adk.conftest import IGNORED
 from tests.adk.hosting import Models, agent_of, scripted

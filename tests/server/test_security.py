@@ -11,7 +11,7 @@ from starlette.routing import Mount, Route
 
 from callstream import Callstream
 from callstream.server import ServerSettings
-from callstream.server.access import SECURITY
+from callstream.server.requests import SECURITY
 from tests.adk.conftest import IGNORED
 
 from .agents import Stepping

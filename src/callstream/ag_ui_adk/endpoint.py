@@ -27,10 +27,10 @@ from callstream.adk.threads import accept_state
 from callstream.errors import UsageError
 from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
-from callstream.server.access import Access
-from callstream.server.requests import Problem, check_ids, parse_input, problem_response
+from callstream.server.health import JournalHealth
+from callstream.server.requests import Access, Problem, check_ids, parse_input, problem_response
 from callstream.server.routes import RunRoutes, driver_for
-from callstream.server.streams import EventStream, Frame, JournalHealth, Pulse
+from callstream.server.streams import EventStream, Frame, Pulse
 
 if TYPE_CHECKING:
     from fastapi import Request

@@ -170,7 +170,7 @@ async def _made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[
 async def _serve_with_workers(workers: int, options: argparse.Namespace, out: Printer) -> int:
     if sys.platform == "win32":
         raise misused("--workers is not available on Windows; start several servers behind a load balancer")
-    from callstream.server.workers import Supervisor
+    from callstream.server.serving import Supervisor
 
     def announce() -> None:
         _announce(listening, options, out, {})

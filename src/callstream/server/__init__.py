@@ -10,9 +10,9 @@ from __future__ import annotations
 from callstream.errors import MissingExtra
 
 try:
-    from callstream.server.access import Auth
     from callstream.server.agent import Agent, Host
     from callstream.server.app import create_app
+    from callstream.server.requests import Auth
     from callstream.server.settings import ServerSettings
 except ModuleNotFoundError as error:
     raise MissingExtra("callstream.server needs starlette and ag-ui-protocol", "server", error) from error

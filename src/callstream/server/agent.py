@@ -24,20 +24,7 @@ from callstream.agui.messages import CANCELLED, as_history, called_in, digest_of
 from callstream.calls import CallState
 from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError
-from callstream.events import (
-    ArgsAppended,
-    CallCompleted,
-    CallDiscarded,
-    CallExecuting,
-    CallProgressed,
-    CallReturned,
-    CallSigned,
-    CallStarted,
-    InputKept,
-    MessageReceived,
-    RunEvent,
-    RunStarted,
-)
+from callstream.events import CallStarted, InputKept, MessageReceived, RunEvent, RunStarted
 from callstream.journal import RunRow
 from callstream.runtime import Run, StartedRun
 from callstream.runtime.answers import Directory
@@ -53,7 +40,11 @@ _NUMBERED: Final = re.compile(r".+~\d+", re.DOTALL)
 class Presenter(Protocol):
     """What becomes of the translator's events on one stream."""
 
-    def show(self, events: Iterable[Any]) -> Sequence[Any]: ...
+    def show(self, events: Sequence[Any]) -> Sequence[Any]: ...
+
+
+def shown(events: Sequence[Any], presentation: Presenter | None) -> Sequence[Any]:
+    return events if presentation is None else presentation.show(events)
 
 
 @runtime_checkable
@@ -68,7 +59,8 @@ class Host(Protocol):
 
     async def begin(self, run_input: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun: ...
 
-    def presentation(self, run_input: RunAgentInput | None) -> Presenter: ...
+    def presentation(self, run_input: RunAgentInput | None) -> Presenter | None:
+        """What becomes of a stream's events; None where they are shown as they are."""
 
 
 @runtime_checkable
@@ -153,16 +145,11 @@ def _accepts_input(function: Any) -> bool:
 class OlderClient:
     """A stream for a client of AG-UI before 1.0."""
 
-    def __init__(self, presentation: Presenter) -> None:
+    def __init__(self, presentation: Presenter | None) -> None:
         self._presentation = presentation
 
-    def show(self, events: Iterable[Any]) -> Sequence[Any]:
-        return for_older_client(self._presentation.show(events))
-
-
-class _AsItIs:
-    def show(self, events: Iterable[Any]) -> Sequence[Any]:
-        return list(events)
+    def show(self, events: Sequence[Any]) -> Sequence[Any]:
+        return for_older_client(shown(events, self._presentation))
 
 
 class FunctionHost:
@@ -183,8 +170,8 @@ class FunctionHost:
     def view(self) -> View:
         return View()
 
-    def presentation(self, run_input: RunAgentInput | None) -> Presenter:
-        return _AsItIs()
+    def presentation(self, run_input: RunAgentInput | None) -> None:
+        """An agent's events are shown as they are."""
 
     async def begin(self, run_input: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun:
         since = since_spoken(run_input.messages)
@@ -387,20 +374,8 @@ async def _record(run: Run, events: Sequence[RunEvent], call_ids: dict[str, str]
 
 
 def _rename(event: RunEvent, call_ids: Mapping[str, str]) -> RunEvent:
-    match event:
-        case (
-            CallStarted()
-            | CallSigned()
-            | ArgsAppended()
-            | CallCompleted()
-            | CallDiscarded()
-            | CallExecuting()
-            | CallProgressed()
-            | CallReturned()
-        ) if event.call_id in call_ids:
-            return msgspec.structs.replace(event, call_id=call_ids[event.call_id])
-        case _:
-            return event
+    call_id = call_ids.get(getattr(event, "call_id", ""))
+    return event if call_id is None else msgspec.structs.replace(event, call_id=call_id)
 
 
 async def _restore_ids(run_input: RunAgentInput, directory: Directory) -> RunAgentInput:

@@ -9,19 +9,18 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from callstream.calls import Call, CallState
+from callstream.calls import CallState
 from callstream.errors import JournalError
 from callstream.events import MessageReceived
 from callstream.journal import Journal, RunRow, history
-from callstream.server.access import Access
-from callstream.server.requests import choice, json_response, number, query_id
+from callstream.server.health import JournalHealth
+from callstream.server.requests import Access, choice, json_response, number, query_id
 from callstream.server.routes import IdRoute
-from callstream.server.streams import JournalHealth
 from callstream.view import RunView
 
 MOST: Final = 1000
@@ -124,12 +123,12 @@ class Api:
             active={"true": True, "false": False, None: None}[choice(asked, "active", ("true", "false"))],
             limit=number(asked, "limit", 100, most=MOST),
         )
-        return json_response({"runs": [_run(row) for row in rows]})
+        return json_response({"runs": [asdict(row) for row in rows]})
 
     async def run(self, request: Request) -> Response:
         row = await self._access.run(request.path_params["run_id"], await self._access.principal(request))
         calls = await self._journal.calls(run_id=row.run_id)
-        return json_response({**_run(row), "calls": [_call(call) for call in calls]})
+        return json_response({**asdict(row), "calls": [asdict(call) for call in calls]})
 
     async def view(self, request: Request) -> Response:
         row = await self._access.run(request.path_params["run_id"], await self._access.principal(request))
@@ -152,16 +151,8 @@ class Api:
             limit=number(asked, "limit", 100, most=MOST),
             newest=True,
         )
-        return json_response({"calls": [_call(call) for call in found]})
+        return json_response({"calls": [asdict(call) for call in found]})
 
     async def call(self, request: Request) -> Response:
         call = await self._access.call(request.path_params["call_id"], await self._access.principal(request))
-        return json_response(_call(call))
-
-
-def _run(row: RunRow) -> dict[str, Any]:
-    return msgspec.structs.asdict(row)
-
-
-def _call(call: Call) -> dict[str, Any]:
-    return msgspec.structs.asdict(call)
+        return json_response(asdict(call))

@@ -27,28 +27,20 @@ from callstream.callstream import Callstream
 from callstream.errors import JournalError, UsageError
 from callstream.runtime import Driver
 from callstream.runtime.driver import Heir
-from callstream.server.access import Access, Auth, Guard
 from callstream.server.agent import Agent, AgentFunction, Host, Successor, host_of
 from callstream.server.api import Api
 from callstream.server.chat import ChatRoutes
-from callstream.server.copilotkit import CopilotKitRoutes
+from callstream.server.health import JOURNAL_AWAY, HealthRoutes, JournalHealth, is_in_log
 from callstream.server.logs import LogObserver, describe_request
-from callstream.server.requests import Problem, json_response, problem_response, shutting_down
-from callstream.server.routes import RunRoutes, driver_for
+from callstream.server.requests import Access, Auth, Guard, Problem, json_response, problem_response, shutting_down
+from callstream.server.routes import CopilotKitRoutes, RunRoutes, driver_for
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import JournalHealth, is_in_log
 
 logger = logging.getLogger("callstream.server")
 
 PAGE: Final = Path(__file__).parent / "page"
 _READER: Final = "jsonreader.js"
 """A module of the npm package that the page imports too: in a wheel beside the page's files, in a checkout in ``js/``."""
-_JOURNAL_AWAY: Final = Problem(
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    "journal_away",
-    "The journal is unavailable; try again later.",
-    retry_after=5,
-)
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -93,7 +85,7 @@ def create_app(
     ]
     if settings.api:
         routes += Api(host.callstream.journal, access, {"name": name, "label": label}, health).routes()
-    routes += _Health(driver, health).routes()
+    routes += HealthRoutes(driver, health).routes()
     if settings.inspector:
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
 
@@ -115,7 +107,7 @@ def create_app(
     closing: asyncio.Task[None] | None = None
 
     async def close() -> None:
-        """Everybody who calls it waits for the same closing, and cancelling one of them does not cancel it."""
+        """All callers wait for the same closing, and cancelling one of them does not cancel it."""
         nonlocal closing
         closing = closing or asyncio.create_task(close_all())
         await asyncio.shield(closing)
@@ -170,27 +162,6 @@ def create_app(
 def _successor(host: Host, settings: ServerSettings) -> Successor | None:
     """The host, if it goes on with runs of processes that have died."""
     return host if settings.continue_runs and isinstance(host, Successor) and host.can_continue else None
-
-
-class _Health:
-    """``/healthz``: the process answers. ``/readyz``: it can take a run, and its journal takes writes."""
-
-    def __init__(self, driver: Driver, journal: JournalHealth) -> None:
-        self._driver = driver
-        self._journal = journal
-
-    def routes(self) -> list[Route]:
-        return [Route("/healthz", self.alive), Route("/readyz", self.ready)]
-
-    async def alive(self, request: Request) -> Response:
-        return json_response({"status": "alive"})
-
-    async def ready(self, request: Request) -> Response:
-        if self._driver.is_draining:
-            return problem_response(shutting_down())
-        if not await self._journal.check():
-            return problem_response(_JOURNAL_AWAY)
-        return json_response({"status": "ready"})
 
 
 _REVALIDATED: Final = {"cache-control": "no-cache"}
@@ -248,7 +219,7 @@ def _answer_journal(driver: Driver, request: Request, error: Exception) -> Respo
     assert isinstance(error, JournalError)
     if not is_in_log(error):
         logger.error("%s: the journal failed: %s", describe_request(request.scope), error)
-    return problem_response(_JOURNAL_AWAY)
+    return problem_response(JOURNAL_AWAY)
 
 
 def _name_of(agent: Any) -> str:

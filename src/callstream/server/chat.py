@@ -25,12 +25,12 @@ from callstream.errors import Compacted, UsageError
 from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.runtime import remote_parent
-from callstream.server.access import Access
-from callstream.server.agent import Host, Importer
-from callstream.server.requests import Problem, check_ids, choice, is_id, json_body, json_response, parse_input
+from callstream.server.agent import Host
+from callstream.server.health import JournalHealth
+from callstream.server.requests import Access, Problem, check_ids, choice, json_body, json_response, parse_input
 from callstream.server.routes import IdRoute, RunRoutes
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import JournalHealth, Unfinished
+from callstream.server.streams import Unfinished
 from callstream.uistream import (
     DONE,
     HEADERS,
@@ -66,7 +66,6 @@ class ChatRoutes:
         settings: ServerSettings,
         view: View | None = None,
     ) -> None:
-        self._host = host
         self._runs = runs
         self._guard = health.guard
         self._journal = host.callstream.journal
@@ -155,7 +154,7 @@ class ChatRoutes:
         sdk = _sdk(request)
         run_id = request.headers.get("x-run-id")
         with self._runs.seat(principal) as seat:
-            rows = await self._rows(request, principal)
+            rows = await self._guard(self._access.known_runs(request.path_params["chat_id"], principal))
             if run_id is not None and any(row.run_id == run_id for row in rows):
                 return self._runs.stream(await self._whole_run(rows, run_id, sdk), run_id, seat, HEADERS)
             if run_id is not None or not rows or rows[0].outcome is not None:
@@ -179,21 +178,9 @@ class ChatRoutes:
         """What a page shows when it is loaded: all messages but the one that ``resume`` sends."""
         principal = await self._access.principal(request)
         sdk = _sdk(request)
-        rows = await self._rows(request, principal)
+        rows = await self._guard(self._access.known_runs(request.path_params["chat_id"], principal))
         views = await self._guard(_views(self._journal, rows[::-1]))
         return json_response(await asyncio.to_thread(ui_messages, views, self._view, sdk=sdk))
-
-    async def _rows(self, request: Request, principal: str | None) -> list[RunRow]:
-        """The runs of a chat, the newest first; none for one that does not exist, or is another principal's."""
-        chat_id = request.path_params["chat_id"]
-        if isinstance(self._host, Importer) and is_id(chat_id):
-            await self._guard(self._host.import_thread(chat_id, principal))
-        try:
-            return await self._guard(self._access.runs_of(chat_id, principal))
-        except Problem as problem:
-            if problem.status == HTTPStatus.NOT_FOUND:
-                return []
-            raise
 
     async def _turn(self, rows: Sequence[RunRow]) -> ChatTurn:
         """The turn to which the first of the rows belongs, which are the newest first."""

@@ -1,15 +1,15 @@
-"""The routes of runs: run, join, follow, stop."""
+"""The routes of runs: run, join, follow, stop; AG-UI's, and the same as CopilotKit's browser core asks for them."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from copy import copy
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Self
+from importlib.metadata import version
+from typing import Any, Final
 from urllib.parse import quote
 
 from ag_ui.core import RunAgentInput
@@ -25,11 +25,12 @@ from callstream.guards import APPROVAL
 from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
 from callstream.runtime.questions import may_have_questions
-from callstream.server.access import Access
-from callstream.server.agent import AnswersHost, AppHost, Host, Importer, OlderClient, Presenter, answered_in
+from callstream.server.agent import AnswersHost, AppHost, Host, OlderClient, Presenter, answered_in
+from callstream.server.health import JournalHealth
 from callstream.server.requests import (
+    Access,
     Problem,
-    is_id,
+    check_id,
     json_body,
     json_response,
     not_found,
@@ -39,7 +40,7 @@ from callstream.server.requests import (
     shutting_down,
 )
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import EventStream, Frame, Joins, JournalHealth, Outlet, Pulse, live, raw, resume
+from callstream.server.streams import EventStream, Frame, Joins, Outlet, Pulse, live, raw, resume
 
 _MAX_REASON: Final = 500
 _RETRY_SECONDS: Final = 5
@@ -69,32 +70,6 @@ def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> 
         ),
         Seats(settings.max_runs, settings.max_runs_per_principal),
     )
-
-
-class StreamSeat:
-    """A place among the open streams, whose client waits for what the journal is to take."""
-
-    __slots__ = ("_health", "_place")
-
-    def __init__(self, place: AbstractContextManager[None], health: JournalHealth) -> None:
-        place.__enter__()
-        health.begin_use()
-        self._place: AbstractContextManager[None] | None = place
-        self._health = health
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._place is not None:
-            self._health.end_use()
-            self._place.__exit__(None, None, None)
-
-    def move(self) -> Self:
-        """The same seat for another owner, which gives it back."""
-        moved = copy(self)
-        self._place = None
-        return moved
 
 
 class RunRoutes:
@@ -208,7 +183,7 @@ class RunRoutes:
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _rest(
-        self, row: RunRow, position: Position, presentation: Presenter, outlet: Outlet, own: Sequence[Any] = ()
+        self, row: RunRow, position: Position, presentation: Presenter | None, outlet: Outlet, own: Sequence[Any] = ()
     ) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that is not known any more, the whole thread up to its end."""
         snapshot = partial(self._snapshot, row.run_id, own)
@@ -255,9 +230,9 @@ class RunRoutes:
     ) -> Response:
         """A thread of the principal's: what has been, then its last run live. 204 if its last run is ``known`` and over."""
         with self.seat(principal) as seat:
-            if isinstance(self._host, Importer) and is_id(thread_id):
-                await self._health.guard(self._host.import_thread(thread_id, principal))
-            rows = await self._health.guard(self._access.runs_of(thread_id, principal))
+            rows = await self._health.guard(self._access.known_runs(thread_id, principal))
+            if not rows:
+                raise not_found("thread")
             if rows[0].run_id == known and rows[0].outcome is not None:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
             outlet = Outlet()
@@ -273,7 +248,7 @@ class RunRoutes:
         asked, guard = request.query_params, self._health.guard
         run_id, thread_id = query_id(asked, "runId"), query_id(asked, "threadId")
         if run_id is None:
-            rows = [] if thread_id is None else await guard(self._known_runs(thread_id, principal))
+            rows = [] if thread_id is None else await guard(self._access.known_runs(thread_id, principal))
             active = {"runId": rows[0].run_id} if rows else None
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
         with self.seat(principal) as seat:
@@ -288,16 +263,7 @@ class RunRoutes:
             known = rows[[each.run_id for each in rows].index(run_id) :]
             return self.stream(self._joins.join(known[::-1], presentation, outlet), run_id, seat, outlet=outlet)
 
-    async def _known_runs(self, thread_id: str, principal: str | None) -> list[RunRow]:
-        """The runs of a thread, the newest first; none if there is no such thread for this principal."""
-        if isinstance(self._host, Importer) and is_id(thread_id):
-            await self._host.import_thread(thread_id, principal)
-        try:
-            return await self._access.runs_of(thread_id, principal)
-        except Problem:
-            return []
-
-    def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter:
+    def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter | None:
         made = self._host.presentation(run_input)
         return OlderClient(made) if is_older else made
 
@@ -333,19 +299,25 @@ class RunRoutes:
 
     async def active_run(self, thread_id: str, principal: str | None) -> RunRow | None:
         """The active run of a thread; None if it has none, or if it is not the principal's."""
-        rows = await self._health.guard(self._known_runs(thread_id, principal))
+        rows = await self._health.guard(self._access.known_runs(thread_id, principal))
         return rows[0] if rows and rows[0].outcome is None else None
 
-    def seat(self, principal: str | None) -> StreamSeat:
-        """A seat that is freed unless ``stream`` keeps it."""
+    def seat(self, principal: str | None) -> ExitStack:
+        """A place among the open streams, whose client waits for what the journal is to take; freed unless ``stream`` keeps
+        it.
+        """
+        seat = ExitStack()
         with _explain("open streams", "too_many_streams"):
-            return StreamSeat(self._seats.take(principal), self._health)
+            seat.enter_context(self._seats.take(principal))
+        self._health.begin_use()
+        seat.callback(self._health.end_use)
+        return seat
 
     def stream(
         self,
         frames: AsyncGenerator[Frame, None],
         run_id: str,
-        seat: StreamSeat,
+        seat: ExitStack,
         headers: Mapping[str, str] | None = None,
         outlet: Outlet | None = None,
     ) -> EventStream:
@@ -354,11 +326,105 @@ class RunRoutes:
             self._pulse,
             run_id=run_id,
             watching=self._driver.watch(run_id),
-            held=seat.move(),
+            held=seat.pop_all(),
             headers={"x-run-id": _header_text(run_id), **(headers or {})},
             outlet=outlet,
             health=self._health,
         )
+
+
+# -- what CopilotKit's browser core asks of its runtime: what agents there are, run, connect, stop -------------------------
+# With these, its React components need no runtime of their own: ``runtimeUrl`` is this server's ``/copilotkit``.
+
+
+_DEFAULT: Final = "default"
+"""The agent that its components use unless another name is set."""
+_THREADS: Final = {"list": False, "inspect": False, "mutations": False, "realtimeMetadata": False}
+
+
+class CopilotKitRoutes:
+    """There is one agent, under its own name and as ``default``.
+
+    The core is built on an AG-UI client before 1.0. It does not say so in a request, so no declared version means one.
+    """
+
+    def __init__(self, runs: RunRoutes, access: Access, settings: ServerSettings, name: str) -> None:
+        self._runs = runs
+        self._access = access
+        self._settings = settings
+        self._names = (_DEFAULT, name)
+
+    def routes(self) -> list[Route]:
+        agent = "/copilotkit/agent/{agent_id}"
+        return [
+            Route("/copilotkit/info", self.info, methods=["GET"]),
+            Route(f"{agent}/run", self.run, methods=["POST"]),
+            Route(f"{agent}/connect", self.connect, methods=["POST"]),
+            Route(f"{agent}/stop/{{thread_id:path}}", self.stop, methods=["POST"]),
+        ]
+
+    async def info(self, request: Request) -> Response:
+        """The agents, and which of the runtime's other services there are: none."""
+        await self._access.principal(request)
+        agents = {name: {"name": name, "description": "", "className": "Callstream"} for name in self._names}
+        return json_response(
+            {
+                "version": version("callstream"),
+                "agents": agents,
+                "mode": "sse",
+                "threadEndpoints": _THREADS,
+                "audioFileTranscriptionEnabled": False,
+                "suggestions": False,
+                "a2uiEnabled": False,
+                "openGenerativeUIEnabled": False,
+                "telemetryDisabled": True,
+            }
+        )
+
+    async def run(self, request: Request) -> Response:
+        principal = await self._principal(request)
+        run_input = await read_input(request, self._settings)
+        with remote_parent(request.headers):
+            return await self._runs.begin(run_input, principal, is_older=run_input.protocol_version is None)
+
+    async def connect(self, request: Request) -> Response:
+        """Joins a thread. One that there is not has nothing to show: a chat connects before its first message.
+
+        Of the body, which is that of a run, only the thread and the protocol version count.
+        """
+        principal = await self._principal(request)
+        body = await json_body(request, self._settings)
+        fields = body if isinstance(body, dict) else {}
+        named = fields.get("threadId")
+        thread_id = check_id(named if isinstance(named, str) else "", "threadId")
+        try:
+            return await self._runs.join(thread_id, principal, is_older=fields.get("protocolVersion") is None)
+        except Problem as problem:
+            if problem.status != HTTPStatus.NOT_FOUND:
+                raise
+            return Response(media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def stop(self, request: Request) -> Response:
+        """Stops the thread's active run; if the body has a ``runId``, only that one."""
+        principal = await self._principal(request)
+        body = await json_body(request, self._settings, optional=True)
+        run_id = body.get("runId") if isinstance(body, dict) else None
+        row = await self._runs.active_run(request.path_params["thread_id"], principal)
+        if row is None or not (run_id is None or _is_named(row, run_id)):
+            return json_response({"stopped": False})
+        await self._runs.stop_run(row, "stopped by the client")
+        return json_response({"stopped": True})
+
+    async def _principal(self, request: Request) -> str | None:
+        principal = await self._access.principal(request)
+        if request.path_params["agent_id"] not in self._names:
+            raise not_found("agent")
+        return principal
+
+
+def _is_named(row: RunRow, run_id: Any) -> bool:
+    """Whether a client calls the run so; one whose id was taken has a number behind it."""
+    return isinstance(run_id, str) and (row.run_id == run_id or row.run_id.rpartition("~")[0] == run_id)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
 from functools import partial
 from itertools import groupby
-from typing import IO, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import IO, Any, Final, TypeAlias
 
 import msgspec
 from starlette.responses import Response
@@ -25,130 +25,13 @@ from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
 from callstream.agui.conversation import Onlooker
 from callstream.agui.events import is_delta
-from callstream.errors import CallstreamError, Compacted, JournalError, UsageError
+from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import KEPT, ArgsAppended, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
-from callstream.journal.archive.objects import ArchiveAway
-from callstream.journal.store import StoreAway
-from callstream.server.agent import Presenter
+from callstream.server.agent import Presenter, shown
+from callstream.server.health import JournalHealth, is_in_log
+from callstream.server.requests import STREAMS
 from callstream.server.settings import ServerSettings
-
-# Whether the journal takes writes, for streams that wait for what is to be written.
-#
-# What clients see is what the journal has. While it takes nothing, a run cannot show anything, not even its end, so a
-# stream would stay open without a word. It is asked by writing to it, as long as a client waits. The log has it from the
-# journal itself.
-
-_T = TypeVar("_T")
-
-_EVERY_SECONDS: Final = 1.0
-_ANSWER_SECONDS: Final = 1.5
-
-
-class JournalHealth:
-    """``patience``: how many seconds the journal may refuse writes before streams that wait for it are notified."""
-
-    def __init__(self, journal: Journal, patience: float) -> None:
-        self._journal = journal
-        self._patience = patience
-        self._users = 0
-        self._watch: asyncio.Task[None] | None = None
-        self._waiting: set[asyncio.Task[Any]] = set()
-        self._told: set[asyncio.Task[Any]] = set()
-        self._failing_since: float | None = None
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the journal has refused writes for longer than it may."""
-        since = self._failing_since
-        return since is not None and asyncio.get_running_loop().time() - since >= self._patience
-
-    async def check(self) -> bool:
-        """Whether the journal takes a write now."""
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                await self._journal.check()
-        except (JournalError, TimeoutError):
-            if self._failing_since is None:
-                self._failing_since = asyncio.get_running_loop().time()
-            return False
-        self._failing_since = None
-        return True
-
-    def begin_use(self) -> None:
-        """Has the journal asked every second, until ``end_use`` has been called as often."""
-        self._users += 1
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._ask(), name="callstream journal health")
-
-    def end_use(self) -> None:
-        self._users -= 1
-
-    async def guard(self, work: Awaitable[_T], *, grace: float = 0.0) -> _T:
-        """Waits for the work. JournalError as soon as the journal is unavailable; then the work is cancelled.
-
-        ``grace``: how many seconds the work gets where the journal is unavailable already. One that takes no writes may be
-        readable all the same. Streams wait here for every delta, so it has to cost less than ``asyncio.timeout``.
-        """
-        if self.is_away:
-            return await self._hurry(work, grace)
-        task = asyncio.current_task()
-        assert task is not None
-        is_first = task not in self._waiting  # the work may be guarded in parts, too
-        self._waiting.add(task)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if task in self._told and not self._take_back(task):
-                raise JournalAway("the journal takes no writes") from None
-            raise
-        finally:
-            if is_first:
-                self._waiting.discard(task)
-            if task in self._told:
-                self._take_back(task)
-
-    def _take_back(self, task: asyncio.Task[Any]) -> int:
-        """The task has been cancelled to tell it. Returns how often it has been cancelled besides."""
-        self._told.discard(task)
-        return task.uncancel()
-
-    async def _hurry(self, work: Awaitable[_T], seconds: float) -> _T:
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                return await work
-        except TimeoutError:
-            if limit.expired():
-                raise JournalAway("the journal takes no writes") from None
-            raise
-
-    async def _ask(self) -> None:
-        while self._users or self._failing_since is not None:
-            await asyncio.sleep(min(_EVERY_SECONDS, self._patience / 2))
-            try:
-                is_well = await self.check()
-            except UsageError:
-                return  # the journal is closed, which ends all streams
-            if not is_well and self.is_away:
-                for task in self._waiting - self._told:
-                    self._told.add(task)
-                    task.cancel()
-
-    async def aclose(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait({self._watch})
-
-
-class JournalAway(JournalError):
-    """The journal has refused writes for too long."""
-
-
-def is_in_log(error: JournalError) -> bool:
-    """Whether the journal itself has a line in the log. Of an archive that is away it has none: appends do not need it."""
-    return isinstance(error, JournalAway | StoreAway) and not isinstance(error, ArchiveAway)
-
 
 # A response of server-sent events: sent as they come, kept alive while none come, cut off when they are not read.
 #
@@ -167,11 +50,6 @@ _BEATS: Final = 15
 """So many in the shorter of the two times, which are kept to a beat."""
 
 
-class Beating(Protocol):
-    def beat(self, now: float) -> None:
-        """Called with every beat, in the event loop."""
-
-
 class Pulse:
     """One timer for all of them: with the default settings, a thousand idle streams wake the loop once a second."""
 
@@ -181,15 +59,15 @@ class Pulse:
         self.heartbeat_seconds = settings.heartbeat_seconds - self._every
         """After so long without an event, the beat has come to send something: with the next one it would be too late."""
         self.stall_seconds = settings.stall_seconds
-        self._streams: set[Beating] = set()
+        self._streams: set[EventStream] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, stream: Beating) -> None:
+    def add(self, stream: EventStream) -> None:
         self._streams.add(stream)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._every, self._beat)
 
-    def remove(self, stream: Beating) -> None:
+    def remove(self, stream: EventStream) -> None:
         self._streams.discard(stream)
         if not self._streams and self._timer is not None:
             self._timer.cancel()
@@ -208,8 +86,6 @@ logger = logging.getLogger("callstream.server")
 HEARTBEAT: Final = b": keep-alive\n\n"
 CONNECTION: Final = "callstream.connection"
 """The name in a request's state of its ``ClientConnection``, which ``serve`` puts there."""
-STREAMS: Final = "callstream.streams"
-"""The name in a request's scope of a list for the stream that answers it, which is sent when the router has returned."""
 Frame: TypeAlias = bytes | IO[bytes]
 """Whole events, in memory or in a file, which is closed when it was sent."""
 _CUT_SECONDS: Final = 1.0
@@ -218,29 +94,55 @@ _PIECE: Final = 64 * 1024
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
-class ClientConnection(Protocol):
-    """What ASGI knows nothing of."""
+class ClientConnection:
+    """One of uvicorn's connections, by its protocol: what ASGI knows nothing of. ``serve`` gives every request its own."""
+
+    __slots__ = ("_is_lost", "_leaving", "_protocol")
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol = protocol
+        self._is_lost = False
+        self._leaving: asyncio.Future[None] | None = None
+
+    def lose(self) -> None:
+        self._is_lost = True
+        if self._leaving is not None and not self._leaving.done():
+            self._leaving.set_result(None)
+
+    def leaving(self) -> asyncio.Future[None]:
+        """What is done when the connection is lost, for one at a time to wait for."""
+        self._leaving = asyncio.get_running_loop().create_future()
+        if self._is_lost:
+            self._leaving.set_result(None)
+        else:
+            self._protocol.flow.resume_reading()  # uvicorn pauses after a large body, and would not see the end
+        return self._leaving
 
     def cut(self) -> None:
         """Drops the connection with all that waits to be sent.
 
         Servers close one by sending all of it first, which to a reader that takes nothing is never.
         """
+        self._protocol.transport.abort()
 
     def close(self) -> None:
         """The same, when all that waits has been sent: what a client has read up to there, it need not read again."""
-
-    def leaving(self) -> asyncio.Future[None]:
-        """What is done when the connection is lost, for one at a time to wait for."""
-        ...
+        self._protocol.transport.close()
 
     @property
     def is_free(self) -> bool:
         """Whether a piece of the response's body would be taken at once."""
-        ...
+        protocol = self._protocol
+        cycle = protocol.cycle
+        if cycle is None or cycle.disconnected or cycle.response_complete or protocol.flow.write_paused:
+            return False
+        return bool(
+            cycle.response_started and cycle.scope["http_version"] == "1.1" and not protocol.transport.is_closing()
+        )
 
     def write(self, piece: bytes) -> None:
-        """Sends a piece of the body."""
+        """Sends a piece of the body: a chunk, as uvicorn writes them to HTTP/1.1 where a response has no length."""
+        self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 class Outlet:
@@ -489,7 +391,7 @@ Snapshot: TypeAlias = Callable[[int], Awaitable[AguiEvent]]
 
 
 def live(
-    journal: Journal, run_id: str, view: View, presentation: Presenter, outlet: Outlet, *, snapshot: Snapshot
+    journal: Journal, run_id: str, view: View, presentation: Presenter | None, outlet: Outlet, *, snapshot: Snapshot
 ) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
     client = _Client(outlet, presentation, snapshot)
@@ -502,7 +404,7 @@ async def resume(
     run_id: str,
     position: Position,
     view: View,
-    presentation: Presenter,
+    presentation: Presenter | None,
     outlet: Outlet,
     *,
     snapshot: Snapshot,
@@ -523,13 +425,13 @@ async def resume(
                     raise Compacted(run_id, position.whole, record.first_seq, record.seq)
             for seq, events in await client.tell(read):
                 if seq <= position.whole:
-                    presentation.show(events)
+                    shown(events, presentation)
                 else:
                     half_read.append((seq, events))
         for (first, seq), events in _merge(half_read):
-            shown = presentation.show(events)
+            told = shown(events, presentation)
             # The position of a group's last event is that of the whole group, so that one at least is still to come.
-            yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
+            yield encode_sse(told, seq, first=first, skip=min(position.events or 0, len(told) - 1))
         if unread:
             yield _encode(await client.tell(unread), presentation)
         if records and isinstance(records[-1].event, RunEnded):
@@ -554,7 +456,7 @@ class Joins:
         self._turns = asyncio.Semaphore(_JOINS_AT_ONCE)
 
     async def join(
-        self, runs: Sequence[RunRow], presentation: Presenter, outlet: Outlet
+        self, runs: Sequence[RunRow], presentation: Presenter | None, outlet: Outlet
     ) -> AsyncGenerator[Frame, None]:
         """A thread whose runs are given, the oldest first: what has been, then the last run live."""
         last = runs[-1]
@@ -596,9 +498,9 @@ class Joins:
         return conversation
 
 
-def _prelude_frame(conversation: Conversation, presentation: Presenter) -> Frame:
+def _prelude_frame(conversation: Conversation, presentation: Presenter | None) -> Frame:
     """For a thread of its own, since a long conversation takes its time."""
-    events = presentation.show(conversation.prelude())
+    events = shown(conversation.prelude(), presentation)
     # A client that has read half of a prelude has to begin again, so only its end is a place to continue from.
     frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
@@ -616,7 +518,7 @@ class _Client:
     ``snapshot`` of all messages.
     """
 
-    def __init__(self, outlet: Outlet, presentation: Presenter, snapshot: Snapshot) -> None:
+    def __init__(self, outlet: Outlet, presentation: Presenter | None, snapshot: Snapshot) -> None:
         self._outlet = outlet
         self._presentation = presentation
         self._snapshot = snapshot
@@ -678,11 +580,15 @@ def _joined(records: Sequence[Record]) -> Sequence[Record]:
     return [msgspec.structs.replace(records[-1], event=whole)]
 
 
-def _encode(told: _Told, presentation: Presenter) -> bytes:
+def _encode(told: _Told, presentation: Presenter | None) -> bytes:
     if len(told) == 1:
         seq, events = told[0]
-        return encode_sse(presentation.show(events), seq)
-    return b"".join([encode_sse(presentation.show(events), seq, first=first) for (first, seq), events in _merge(told)])
+        return encode_sse(
+            events if presentation is None else presentation.show(events), seq
+        )  # most frames come by here
+    return b"".join(
+        [encode_sse(shown(events, presentation), seq, first=first) for (first, seq), events in _merge(told)]
+    )
 
 
 def _merge(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:

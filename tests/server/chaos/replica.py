@@ -25,8 +25,7 @@ from callstream import Callstream, open_journal  # noqa: E402
 from callstream.adk import ADKAgent, AGUIToolset  # noqa: E402
 from callstream.journal import Housekeeping  # noqa: E402
 from callstream.server import ServerSettings, create_app  # noqa: E402
-from callstream.server.serving import serve  # noqa: E402
-from callstream.server.workers import Supervisor  # noqa: E402
+from callstream.server.serving import Supervisor, serve  # noqa: E402
 
 
 class Log:
