@@ -21,18 +21,27 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from callstream import Callstream
+from callstream.calls import Call
 from callstream.errors import CallstreamError, JournalError, UsageError, WireError
-from callstream.gateway.answers import Answer, AnswerBroken, LiveAnswers, UpstreamRefused, read_durable
-from callstream.gateway.approvals import Approvals
-from callstream.gateway.conversation import comes_back, conversation_of, principal_of, request_key
-from callstream.gateway.kept import KeptAnswers, answer_of
+from callstream.events import Question
+from callstream.gateway.answers import (
+    Answer,
+    AnswerBroken,
+    KeptAnswers,
+    LiveAnswers,
+    UpstreamRefused,
+    answer_of,
+    read_durable,
+)
+from callstream.gateway.conversation import Turn, Turns, comes_back, conversation_of, principal_of, request_key
 from callstream.gateway.settings import GatewaySettings, Upstream, Upstreams, leaves_its_place
-from callstream.gateway.turns import Turn, Turns
 from callstream.gateway.whole import answer_id, whole_answer
+from callstream.guards import Verdict
 from callstream.journal import RunRow
 from callstream.runtime import Observers, Run
+from callstream.runtime.questions import Decision, QuestionRef, Questions
 from callstream.server import ServerSettings, create_app
-from callstream.server.access import Operator
+from callstream.server.requests import Operator
 from callstream.server.streams import ClientConnection, break_off, connection_of, until_left
 from callstream.tap import TapSettings
 from callstream.tap.body import Delivering, Limits
@@ -86,7 +95,7 @@ def create_gateway(
     who can reach the gateway may use it and read every run, so let it listen on loopback only. The app closes the Callstream
     when it ends.
     """
-    gateway = Gateway(callstream, Upstreams(upstreams), key, settings or GatewaySettings())
+    gateway = _Gateway(callstream, Upstreams(upstreams), key, settings or GatewaySettings())
     app = create_app(_no_agent, callstream=callstream, auth=gateway.auth, settings=server, name="gateway")
     responses = Route("/responses/{response_id}", gateway.response, methods=["GET", "HEAD", "DELETE"])
     app.router.routes[:0] = [responses, _Door(gateway)]
@@ -119,7 +128,7 @@ async def _no_agent(run_input: Any) -> None:
 class _Door(BaseRoute):
     """Matches what belongs to an upstream, whatever the method; everything else is the inspector's and the API's."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: _Gateway) -> None:
         self._gateway = gateway
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -143,7 +152,7 @@ class _Door(BaseRoute):
             answering.cancel()  # the client left before anything was there for it
 
 
-class Gateway:
+class _Gateway:
     """Passes requests on and answers back, and keeps what is needed for clients that come back."""
 
     def __init__(
@@ -159,7 +168,7 @@ class Gateway:
         self._stopping: set[asyncio.Task[None]] = set()
         self._is_closing = False
         guards = callstream.engine.guards
-        guards.approve = Approvals(callstream).ask
+        guards.approve = _Approvals(callstream).ask
         guards.patience = settings.approval_seconds
         # Calls that no guard watches pass byte for byte; all others whole, when they were judged.
         collapse: Collapse = "known" if guards else "none"
@@ -438,6 +447,35 @@ class Gateway:
     def _has_key(self, request: Request, token: str = "") -> bool:
         given = request.headers.get(KEY_HEADER) or token.removeprefix("Bearer ")
         return self._key is None or hmac.compare_digest(given.encode(), self._key.encode())
+
+
+class _Approvals:
+    """Questions of guards to people: see ``callstream.runtime.questions``."""
+
+    def __init__(self, callstream: Callstream) -> None:
+        self._engine = callstream.engine
+        self._questions = Questions(callstream.journal, partial(Run.start, callstream.engine, as_current=False))
+
+    async def ask(self, call: Call, verdict: Verdict) -> str | None:
+        """None if the tool may run, else why not."""
+        run = self._engine.active_run(call.run_id or "")
+        beside, principal = (call.call_id, None) if run is None else (run.thread_id, run.principal)
+        asked = QuestionRef(self._engine.new_id("call"), beside, principal)
+        about = {"tool": call.name, "arguments": call.args, "why": verdict.reason}
+        message = f"May {call.name} run? {verdict.reason}"
+        await self._questions.ask(asked, about, Question("confirmation", message, about=call.call_id))
+        try:
+            return _reason_of(Decision.of(await self._questions.answer(asked)), verdict)
+        except asyncio.CancelledError:
+            await self._questions.withdraw(asked)
+            raise
+
+
+def _reason_of(decision: Decision, verdict: Verdict) -> str | None:
+    if decision.is_yes:
+        return None
+    comment = decision.said.get("comment") or decision.error
+    return f"a person refused it ({comment})" if comment else f"a person refused it ({verdict.reason})"
 
 
 class _Asked:
