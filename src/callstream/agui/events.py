@@ -22,11 +22,11 @@ def _tag(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
-class _Tagged(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True, gc=False):
-    pass
+class AguiEvent(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True, gc=False):
+    """What all events have in common: each is a ``type`` of its own."""
 
 
-class _Event(_Tagged, frozen=True, kw_only=True):
+class _Event(AguiEvent, frozen=True, kw_only=True):
     metadata: Metadata
 
 
@@ -150,7 +150,7 @@ class ToolCallEnd(_Attributed, frozen=True, kw_only=True):
     tool_call_id: str
 
 
-class ToolCallResult(_Tagged, frozen=True, kw_only=True):
+class ToolCallResult(AguiEvent, frozen=True, kw_only=True):
     """Without metadata where it is an answer that another client sent: clients fold metadata into the message."""
 
     message_id: str
@@ -216,34 +216,6 @@ class MessagesSnapshot(_Event, frozen=True, kw_only=True):
     """What is a ``dict`` in it came from the client."""
 
     messages: tuple[Message | dict[str, Any], ...]
-
-
-AguiEvent: TypeAlias = (
-    AguiRunStarted
-    | RunFinished
-    | RunError
-    | TextMessageStart
-    | TextMessageContent
-    | TextMessageEnd
-    | ReasoningStart
-    | ReasoningMessageStart
-    | ReasoningMessageContent
-    | ReasoningMessageEnd
-    | ReasoningEnd
-    | ReasoningEncryptedValue
-    | ToolCallStart
-    | ToolCallArgs
-    | ToolCallEnd
-    | ToolCallResult
-    | ActivitySnapshot
-    | Custom
-    | SubagentStarted
-    | SubagentFinished
-    | SubagentError
-    | StateSnapshot
-    | StateDelta
-    | MessagesSnapshot
-)
 
 
 def encode(event: AguiEvent) -> bytes:

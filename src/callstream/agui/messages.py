@@ -31,6 +31,12 @@ def subagent_run_id(call_id: str) -> str:
     return f"agent-{call_id}"
 
 
+def agent_of(part: object) -> str | None:
+    """The agent whose work a part of a run's view is, where that is one which a tool runs."""
+    within = getattr(part, "within", None)
+    return None if within is None else subagent_run_id(within)
+
+
 class _Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     pass
 

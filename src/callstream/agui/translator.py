@@ -54,7 +54,7 @@ from callstream.agui.events import (
     ToolCallResult,
     ToolCallStart,
 )
-from callstream.agui.messages import CANCELLED, Metadata, subagent_run_id
+from callstream.agui.messages import CANCELLED, Metadata, agent_of, subagent_run_id
 from callstream.calls import CallState
 from callstream.errors import UsageError
 from callstream.events import (
@@ -137,7 +137,31 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def result_text(outcome: CallReturned | CallFailed | CallDiscarded | CallReleased, view: View) -> str:
+def result_of(
+    call: CallView | AnswerView, outcome: Outcome, view: View, metadata: Metadata | None, agent: str | None = None
+) -> ToolCallResult:
+    """What ended a call, as its result: under the id of the message that brought it, where a client sent one."""
+    return ToolCallResult(
+        message_id=sent_as(outcome) or f"result-{call.call_id}",
+        tool_call_id=call.call_id,
+        content=result_text(outcome, view),
+        metadata=metadata,
+        subagent_run_id=agent,
+    )
+
+
+def sent_as(outcome: Outcome | None) -> str | None:
+    """The id of the client's message that brought it; None of all that came another way."""
+    return outcome.message_id if isinstance(outcome, CallReturned | CallFailed) else None
+
+
+def progress_of(call: CallView | AnswerView, data: Any) -> dict[str, Any]:
+    """The content of an activity that shows progress. The name of an earlier run's call is not known."""
+    named = {"toolCallName": call.name} if isinstance(call, CallView) else {}
+    return {"toolCallId": call.call_id, **named, "progress": data}
+
+
+def result_text(outcome: Outcome, view: View) -> str:
     """What a result says: the text that a tool returned, anything else as JSON, an error as ``{"error": …}``."""
     said: Any
     match outcome:
@@ -277,15 +301,15 @@ class Translator:
             start = ToolCallStart(
                 tool_call_id=part.call_id, tool_call_name=part.name, parent_message_id=parent_id, metadata=metadata
             )
-            signed = [] if part.signature is None else [_signature(part, part.signature, metadata)]
+            signed = [] if part.signature is None else [_signature(part, metadata)]
             return [*self._named(part, metadata), start, *signed]
         if part.kind == "text":
             who = part.author
             return [TextMessageStart(message_id=part.message_id, role="assistant", name=who, metadata=metadata)]
-        thought_id = _thought_id(part.message_id)
+        thought = thought_id(part.message_id)
         return [
-            ReasoningStart(message_id=thought_id, metadata=metadata),
-            ReasoningMessageStart(message_id=thought_id, role="reasoning", metadata=metadata),
+            ReasoningStart(message_id=thought, metadata=metadata),
+            ReasoningMessageStart(message_id=thought, role="reasoning", metadata=metadata),
         ]
 
     def _named(self, call: CallView, metadata: Metadata) -> list[AguiEvent]:
@@ -304,8 +328,8 @@ class Translator:
             return [ToolCallArgs(tool_call_id=part.call_id, delta=change.json, metadata=metadata)]
         if part.kind == "text":
             return [TextMessageContent(message_id=part.message_id, delta=change.text, metadata=metadata)]
-        thought_id = _thought_id(part.message_id)
-        return [ReasoningMessageContent(message_id=thought_id, delta=change.text, metadata=metadata)]
+        thought = thought_id(part.message_id)
+        return [ReasoningMessageContent(message_id=thought, delta=change.text, metadata=metadata)]
 
     def _closed(self, change: Closed, metadata: Metadata) -> list[AguiEvent]:
         part = change.part
@@ -323,20 +347,18 @@ class Translator:
         return [event for call_id in call_ids for event in self._held.pop(call_id, ())]
 
     def _signed(self, change: Signed, metadata: Metadata) -> list[AguiEvent]:
-        return [_signature(change.call, change.call.signature or "", metadata)]
+        return [_signature(change.call, metadata)]
 
     def _ran_early(self, change: RanEarly, metadata: Metadata) -> list[AguiEvent]:
         about = {"toolCallId": change.call.call_id, "toolCallName": change.call.name}
         return [Custom(name=RUNNING_EARLY, value=about, metadata=metadata)]
 
     def _progressed(self, change: Progressed, metadata: Metadata) -> list[AguiEvent]:
-        call = change.call
-        name = {"toolCallName": call.name} if isinstance(call, CallView) else {}
         return [
             ActivitySnapshot(
-                message_id=f"progress-{call.call_id}",
+                message_id=f"progress-{change.call.call_id}",
                 activity_type=TOOL_PROGRESS,
-                content={"toolCallId": call.call_id, **name, "progress": change.data},
+                content=progress_of(change.call, change.data),
                 replace=True,
                 metadata=metadata,
             )
@@ -344,20 +366,13 @@ class Translator:
 
     def _settled(self, change: Settled, metadata: Metadata) -> list[AguiEvent]:
         call, outcome = change.call, change.outcome
-        sent_as = outcome.message_id if isinstance(outcome, CallReturned | CallFailed) else None
-        if isinstance(call, AnswerView) and sent_as is not None:
+        if isinstance(call, AnswerView) and sent_as(outcome) is not None:
             return []  # the client brought this answer, so it has it
-        result = ToolCallResult(
-            message_id=sent_as or f"result-{call.call_id}",
-            tool_call_id=call.call_id,
-            content=result_text(outcome, self.view),
-            metadata=metadata,
-        )
         ended = self._agent_ended(call.call_id, outcome, metadata)
         closed = self._release([call.call_id])
         if change.cut_off:
             closed = [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata)]
-        return [*ended, *closed, result]
+        return [*ended, *closed, result_of(call, outcome, self.view, metadata)]
 
     def _agent_started(self, call_id: str, part: Part, metadata: Metadata) -> AguiEvent:
         self._at_work[call_id] = True
@@ -367,7 +382,7 @@ class Translator:
             name=part.author or "agent" if call is None else call.name,
             parent_tool_call_id=call_id,
             parent_message_id=None if call is None else call.message_id,
-            parent_subagent_run_id=None if call is None or call.within is None else subagent_run_id(call.within),
+            parent_subagent_run_id=agent_of(call),
             metadata=metadata,
         )
 
@@ -471,11 +486,9 @@ _TABLE: Final[dict[type[Any], _Row]] = {
 
 def _attributed(events: list[AguiEvent], change: ViewChange) -> list[AguiEvent]:
     """The events of a change with the agent whose work it is, where that is one which a tool runs."""
-    about = change.part if isinstance(change, Opened | Grew | Closed) else getattr(change, "call", None)
-    within = about.within if isinstance(about, Passage | CallView) else None
-    if within is None:
+    named = agent_of(getattr(change, "part", None) or getattr(change, "call", None))
+    if named is None:
         return events
-    named = subagent_run_id(within)
     return [
         event
         if isinstance(event, SubagentStarted | SubagentFinished | SubagentError)
@@ -489,16 +502,16 @@ def _ends(part: Part, metadata: Metadata) -> list[AguiEvent]:
         return [ToolCallEnd(tool_call_id=part.call_id, metadata=metadata)]
     if part.kind == "text":
         return [TextMessageEnd(message_id=part.message_id, metadata=metadata)]
-    thought_id = _thought_id(part.message_id)
+    thought = thought_id(part.message_id)
     return [
-        ReasoningMessageEnd(message_id=thought_id, metadata=metadata),
-        ReasoningEnd(message_id=thought_id, metadata=metadata),
+        ReasoningMessageEnd(message_id=thought, metadata=metadata),
+        ReasoningEnd(message_id=thought, metadata=metadata),
     ]
 
 
-def _signature(call: CallView, signature: str, metadata: Metadata) -> AguiEvent:
+def _signature(call: CallView, metadata: Metadata) -> AguiEvent:
     return ReasoningEncryptedValue(
-        subtype="tool-call", entity_id=call.call_id, encrypted_value=signature, metadata=metadata
+        subtype="tool-call", entity_id=call.call_id, encrypted_value=call.signature or "", metadata=metadata
     )
 
 
@@ -506,7 +519,7 @@ def _has_reasoning(messages: Iterable[MessageView]) -> bool:
     return any(isinstance(part, Passage) and part.kind == "reasoning" for each in messages for part in each.parts)
 
 
-def _thought_id(message_id: str) -> str:
+def thought_id(message_id: str) -> str:
     return f"reasoning-{message_id}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from callstream.agui import View
-from callstream.agui.layout import RunInput
+from callstream.agui.conversation import RunInput
 from callstream.agui.messages import AGAIN, DeveloperMessage, Message, SystemMessage, UserMessage
 from callstream.uistream.translator import Chunk, ChunkTranslator, Sdk
 from callstream.view import RunView

@@ -8,7 +8,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal, Self, TypeAlias, assert_never
+from typing import Any, Final, Literal, Self, assert_never
 
 import msgspec
 
@@ -51,29 +51,33 @@ from callstream.jsontext.patch import apply_patch
 from callstream.view.items import AnswerView, CallView, InputView, Item, MessageView, Outcome, Part, Passage, message_of
 
 
-class Began(msgspec.Struct, frozen=True, gc=False):
+class ViewChange(msgspec.Struct, frozen=True, gc=False):
+    """What a record changed in a view: one of the classes that follow."""
+
+
+class Began(ViewChange, frozen=True, gc=False):
     """The first change of every run. ``input``: what it was started with."""
 
     input: Any
 
 
-class InputCame(msgspec.Struct, frozen=True, gc=False):
+class InputCame(ViewChange, frozen=True, gc=False):
     item: InputView
 
 
-class MessageBegan(msgspec.Struct, frozen=True, gc=False):
+class MessageBegan(ViewChange, frozen=True, gc=False):
     """A model began a message; nothing of it may have come yet."""
 
     message: MessageView
 
 
-class Opened(msgspec.Struct, frozen=True, gc=False):
+class Opened(ViewChange, frozen=True, gc=False):
     """A passage or a call began. Text follows, or what ends it."""
 
     part: Part
 
 
-class Grew(msgspec.Struct, frozen=True, gc=False):
+class Grew(ViewChange, frozen=True, gc=False):
     """``text``: what was added, as it was written. ``json``: the same of a call's arguments, as JSON text."""
 
     part: Part
@@ -81,38 +85,38 @@ class Grew(msgspec.Struct, frozen=True, gc=False):
     json: str = ""
 
 
-class Closed(msgspec.Struct, frozen=True, gc=False):
+class Closed(ViewChange, frozen=True, gc=False):
     """A passage ended, or the provider ended the arguments of a call."""
 
     part: Part
 
 
-class Signed(msgspec.Struct, frozen=True, gc=False):
+class Signed(ViewChange, frozen=True, gc=False):
     """A thought signature came after the call had begun; ``call.signature`` has it."""
 
     call: CallView
 
 
-class RanEarly(msgspec.Struct, frozen=True, gc=False):
+class RanEarly(ViewChange, frozen=True, gc=False):
     """The tool began while its call was being written."""
 
     call: CallView
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class Asked(ViewChange, frozen=True, gc=False):
     """The call awaits an answer, or the answer to another call that asks about it (``call.is_paused``)."""
 
     call: CallView
 
 
-class Progressed(msgspec.Struct, frozen=True, gc=False):
+class Progressed(ViewChange, frozen=True, gc=False):
     """A running tool reported ``data`` to its interface."""
 
     call: CallView | AnswerView
     data: Any
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class Settled(ViewChange, frozen=True, gc=False):
     """A call ended. ``cut_off``: its arguments were being written, and will not be finished."""
 
     call: CallView | AnswerView
@@ -120,14 +124,14 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     cut_off: bool = False
 
 
-class StateMoved(msgspec.Struct, frozen=True, gc=False):
+class StateMoved(ViewChange, frozen=True, gc=False):
     """The shared state is another. ``patch``: how it came from the one before; None if all of it was replaced."""
 
     state: Any
     patch: list[dict[str, Any]] | None = None
 
 
-class Resumed(msgspec.Struct, frozen=True, gc=False):
+class Resumed(ViewChange, frozen=True, gc=False):
     """Another process goes on with the run; ``attempt`` of the view is the number of it.
 
     ``void``: the messages of responses that were cut, which the model is asked for again. They are not in the view any more,
@@ -138,26 +142,8 @@ class Resumed(msgspec.Struct, frozen=True, gc=False):
     cut_off: tuple[Part, ...]
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class Ended(ViewChange, frozen=True, gc=False):
     """The last change of every run; everything is closed and settled, or awaits an answer."""
-
-
-ViewChange: TypeAlias = (
-    Began
-    | InputCame
-    | MessageBegan
-    | Opened
-    | Grew
-    | Closed
-    | Signed
-    | RanEarly
-    | Asked
-    | Progressed
-    | Settled
-    | StateMoved
-    | Resumed
-    | Ended
-)
 
 
 _FIELDS: Final = ("run_id", "thread_id", "principal", "started_at", "ended_at", "outcome", "reason", "attempt", "seq")
@@ -274,9 +260,7 @@ class RunView:
             case RunResumed(attempt=attempt, void=void):
                 self.attempt, self.resumed_seq = attempt, record.seq
                 return self._resume(void, record)
-            case ResponseEnded():
-                return []
-            case InputKept() | SessionKept() | RequestKept() | ResponseKept() | OutputKept():
+            case ResponseEnded() | InputKept() | SessionKept() | RequestKept() | ResponseKept() | OutputKept():
                 return []
             case _:
                 assert_never(event)
