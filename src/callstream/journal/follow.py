@@ -172,9 +172,10 @@ class Follower:
         """
         if records and records[-1].seq <= self._place.after:
             return  # read already
-        if at_once and self._is_waiting and not self._news.is_set() and records and self._hand_on(records):
+        if at_once and self._is_waiting and records and self._hand_on(records):
             return
         self._keep(records)
+        self._is_waiting = False  # it is about to go on, and reads these first
         self._news.set()
 
     def _hand_on(self, records: Sequence[Record]) -> bool:

@@ -25,7 +25,7 @@ from callstream.journal.queue import AppendQueue, Then, Waiting, deliver
 from callstream.journal.rows import Row
 from callstream.journal.store import Store, StoreAway, Unstorable
 from callstream.journal.writer import Committed, Writer, with_process
-from callstream.waits import Flag, TimeLimit
+from callstream.waits import TimeLimit
 
 _T = TypeVar("_T")
 LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
@@ -98,7 +98,7 @@ class GroupCommit:
         self._outage = outage
         self._patience = settings.retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = Flag()
+        self._news = asyncio.Event()
         self._limit = TimeLimit()
         self.queue = AppendQueue(
             settings.max_pending_bytes, settings.retry_seconds, self._wake, gather=settings.gather_seconds

@@ -520,14 +520,13 @@ class SqliteStore:
             await asyncio.sleep(pause)
             pause = min(pause * 1.1, QUIET_POLL_SECONDS)
             try:
-                with failure(self.where):
-                    (now,) = self._file.connection.execute("PRAGMA data_version").fetchone()
-                    if now == version:
-                        continue
-                    run_ids = list(self._followers.runs())
-                    parameters = {"run_ids": _json(run_ids), "writer": self._writer.name}
-                    found = dict(self._file.connection.execute(_SQL["followed_runs"], parameters).fetchall())
-            except JournalError:
+                (now,) = self._file.connection.execute("PRAGMA data_version").fetchone()
+                if now == version:
+                    continue
+                run_ids = list(self._followers.runs())
+                parameters = {"run_ids": _json(run_ids), "writer": self._writer.name}
+                found = dict(self._file.connection.execute(_SQL["followed_runs"], parameters).fetchall())
+            except FAILURES:
                 continue  # readers get the error
             version, pause = now, POLL_SECONDS
             self._followers.wake([run_id for run_id in run_ids if seen.get(run_id) != found.get(run_id)])
