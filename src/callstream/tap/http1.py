@@ -640,9 +640,8 @@ class DirectStream:
 
     def take(self) -> bytes:
         """See ``Announcing``."""
-        if self._body.has_ended:
-            return b""  # what has come after it is nothing of it
-        data = self._connection.take()
+        # What has come after its end is nothing of it.
+        data = b"" if self._body.has_ended else self._connection.take()
         content = self._body.feed(data) if data else b""
         if self._body.has_ended:
             self._connection.wake()
