@@ -13,7 +13,7 @@ from datetime import datetime
 
 from callstream.cli.options import (
     Commands,
-    Place,
+    JournalPlace,
     add_archive,
     add_journal,
     add_json,
@@ -245,7 +245,7 @@ def _add_move(commands: Commands) -> None:
 
 
 async def move(options: argparse.Namespace, out: Printer) -> int:
-    source, target = Place(_url(options.source), archive_address(options)), Place(_url(options.target))
+    source, target = JournalPlace(_url(options.source), archive_address(options)), JournalPlace(_url(options.target))
     if source.url == target.url:
         raise misused("FROM and TO are the same journal")
     if target.url.startswith("memory:"):

@@ -60,7 +60,7 @@ def hide_password(url: str) -> str:
     return f"{parts.scheme}://{user}:…@{host}{parts.path}"
 
 
-class Place(NamedTuple):
+class JournalPlace(NamedTuple):
     """Where a journal is. As text it has no password. The archive's address is no secret."""
 
     url: str
@@ -87,15 +87,15 @@ def archive_address(options: argparse.Namespace) -> str | None:
     return given if given is not None else environment.archive_address()
 
 
-def place_of(options: argparse.Namespace, *, may_be_new: bool = False) -> Place:
+def place_of(options: argparse.Namespace, *, may_be_new: bool = False) -> JournalPlace:
     """The journal of a command: from the command line, the environment, a file, or ./callstream.db, which may be new."""
     archive = archive_address(options)
     if options.journal is not None:
-        return Place(check_url(refuse_secret(options.journal, environment.JOURNAL)), archive)
+        return JournalPlace(check_url(refuse_secret(options.journal, environment.JOURNAL)), archive)
     if (found := environment.journal_url()) is not None:
-        return Place(check_url(found), archive)
+        return JournalPlace(check_url(found), archive)
     if may_be_new or _DEFAULT_FILE.exists():
-        return Place(f"sqlite:///{_DEFAULT_FILE}", archive)
+        return JournalPlace(f"sqlite:///{_DEFAULT_FILE}", archive)
     raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
 
 
