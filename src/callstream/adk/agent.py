@@ -4,7 +4,7 @@
 one emitter, and what a client was shown is what another client, joining later, is shown.
 
 ``Presentation`` is what the options add to the translator's events and hold back, most of it predicted state: an argument
-of a tool, shown before it is a key of the state. ``_AgentStream`` is what ``run`` yields.
+of a tool, shown before it is a key of the state.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import copy
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Self, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
 
 import msgspec
-from ag_ui.core import BaseEvent, Message, RunAgentInput, ToolMessage
+from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.apps import App
@@ -210,24 +210,53 @@ class ADKAgent:
                 if events:
                     yield encode_sse(_for_client(given, events), seq)  # type: ignore[arg-type]
 
-    def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
-        driver, user_id = self._driver(), self.user_of(given)
+    async def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
+        """Iterating this owns the run: closing it stops the run."""
+        driver, thread = self._driver(), (self.app_of(given), self.user_of(given), given.thread_id)
+        translator, presentation = Translator(self.view), self.presentation(given)
+        try:
+            run_id = await driver.begin(partial(self._start, given, self._closings), request=request, turn=thread)
+        except TooMany as full:
+            why = f"There are {full.most} runs already; try again later." if full.most else "No runs are taken here."
+            yield _refusal("too_many_runs", why)
+            return
+        except AnswerRefused as refused:
+            yield _refusal("answer_refused", str(refused))
+            return
+        except Exception:  # the journal's, or whatever a session service raises
+            logger.exception("a run of thread %s could not be started", given.thread_id)
+            yield _refusal("failed", "The run could not be started.")
+            return
+        async with driver.watch(run_id) as task:
+            try:
+                async with aclosing(self.callstream.journal.follow(run_id)) as records:  # type: ignore[type-var]
+                    while (record := await _next(records, task)) is not None:
+                        events = translator.feed(record)
+                        await self._add_snapshot(events, translator.snapshot_at, record, given, thread)
+                        yield presentation.show(events), record.seq
+                # A stream that merely stops looks like success.
+                if unfinished := translator.end():
+                    yield presentation.show(unfinished), None
+            except JournalError:
+                yield presentation.show(translator.end()), None
+                raise
+            if task is not None:
+                await asyncio.wait({task})
 
-        async def thread_at(record: Record) -> Conversation:
-            return await self._conversation(self.app_of(given), given.thread_id, user_id, record)
-
-        stream = _AgentStream(
-            self.callstream.journal,
-            driver,
-            Translator(self.view),
-            self.presentation(given),
-            thread_at,
-            given.messages,
-            ends_with_snapshot=self._settings["emit_messages_snapshot"],
-        )
-        turn = (self.app_of(given), user_id, given.thread_id)
-        start = partial(self._start, given, self._closings)
-        return stream.batches(given.thread_id, partial(driver.begin, start, request=request, turn=turn))
+    async def _add_snapshot(
+        self, events: list[AguiEvent], place: int | None, record: Record, given: RunAgentInput, thread: ThreadKey
+    ) -> None:
+        """Adds the thread up to a record where the translator has a ``place`` for it, and if wanted before the run's end."""
+        is_end = isinstance(record.event, RunEnded) and self._settings["emit_messages_snapshot"]
+        if not is_end and place is None:
+            return
+        app_name, user_id, thread_id = thread
+        conversation = await self._conversation(app_name, thread_id, user_id, record)
+        if not is_end and place is not None:
+            own = [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in given.messages]
+            events.insert(place, conversation.snapshot(own))
+        elif (snapshot := conversation.snapshot()).messages:
+            events.insert(-1, snapshot)
 
     def _driver(self) -> Driver:
         """Closing an iterator stops its run, and waits for that."""
@@ -599,73 +628,6 @@ _LAST_RECORD_SECONDS = 1.0
 
 EventBatches: TypeAlias = AsyncGenerator[tuple[list[ShownEvent], int | None], None]
 """The events of each record, with its number; None for those that are of no record."""
-
-
-class _AgentStream:
-    """The events of one run. ``thread_at``: its thread up to a record. ``own``: the messages that the client has sent.
-
-    ``ends_with_snapshot``: whether a snapshot of the thread, if it has any messages, is the last event before the run's
-    end.
-    """
-
-    def __init__(
-        self,
-        journal: Journal,
-        driver: Driver,
-        translator: Translator,
-        presentation: Presentation,
-        thread_at: Callable[[Record], Awaitable[Conversation]],
-        own: Sequence[Message],
-        *,
-        ends_with_snapshot: bool,
-    ) -> None:
-        self._journal = journal
-        self._driver = driver
-        self._translator = translator
-        self._presentation = presentation
-        self._thread_at = thread_at
-        self._own = own
-        self._ends_with_snapshot = ends_with_snapshot
-
-    async def batches(self, thread_id: str, begin: Callable[[], Awaitable[str]]) -> EventBatches:
-        """Iterating this owns the run: closing it stops the run."""
-        try:
-            run_id = await begin()
-        except TooMany as full:
-            why = f"There are {full.most} runs already; try again later." if full.most else "No runs are taken here."
-            yield _refusal("too_many_runs", why)
-            return
-        except AnswerRefused as refused:
-            yield _refusal("answer_refused", str(refused))
-            return
-        except Exception:  # the journal's, or whatever a session service raises
-            logger.exception("a run of thread %s could not be started", thread_id)
-            yield _refusal("failed", "The run could not be started.")
-            return
-        async with self._driver.watch(run_id) as task:
-            try:
-                async with aclosing(self._journal.follow(run_id)) as records:  # type: ignore[type-var]
-                    while (record := await _next(records, task)) is not None:
-                        yield self._presentation.show(await self._translate(record)), record.seq
-                # A stream that merely stops looks like success.
-                if unfinished := self._translator.end():
-                    yield self._presentation.show(unfinished), None
-            except JournalError:
-                yield self._presentation.show(self._translator.end()), None
-                raise
-            if task is not None:
-                await asyncio.wait({task})
-
-    async def _translate(self, record: Record) -> list[AguiEvent]:
-        events = self._translator.feed(record)
-        if isinstance(record.event, RunEnded) and self._ends_with_snapshot:
-            snapshot = (await self._thread_at(record)).snapshot()
-            if snapshot.messages:
-                events.insert(-1, snapshot)
-        elif self._translator.snapshot_at is not None:
-            own = [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in self._own]
-            events.insert(self._translator.snapshot_at, (await self._thread_at(record)).snapshot(own))
-        return events
 
 
 def _refusal(code: str, message: str) -> tuple[list[ShownEvent], None]:
