@@ -340,20 +340,12 @@ def for_older_client(events: Iterable[Any]) -> list[Any]:
 
 def _without_news(event: Any) -> Any:
     match event:
-        case RunFinished():
-            return _strip_outcome(event)
+        case RunFinished(outcome=Success()):
+            return msgspec.structs.replace(event, outcome=Success())
+        case RunFinished(outcome=Cancelled()):
+            return msgspec.structs.replace(event, outcome=None)
         case MessagesSnapshot(messages=messages):
             kept = tuple(message for message in messages if getattr(message, "subagent_run_id", None) is None)
             return msgspec.structs.replace(event, messages=kept)
-        case _:
-            return event
-
-
-def _strip_outcome(event: RunFinished) -> RunFinished:
-    match event.outcome:
-        case Success():
-            return msgspec.structs.replace(event, outcome=Success())
-        case Cancelled():
-            return msgspec.structs.replace(event, outcome=None)
         case _:
             return event

@@ -80,21 +80,14 @@ class Reader:
             self._open.discard(event["messageId"])
             yield MessageEnded(event["messageId"])
 
-    def _text_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        yield from self._message_chunk(event, self._text_appended)
-
-    def _reasoning_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        yield from self._message_chunk(event, self._reasoned)
-
-    def _message_chunk(
-        self, event: dict[str, Any], appended: Callable[[dict[str, Any]], Iterator[RunEvent]]
-    ) -> Iterator[RunEvent]:
+    def _message_chunk(self, event: dict[str, Any]) -> Iterator[RunEvent]:
         message_id = event.get("messageId") or self._text
         if message_id is None:
             raise KeyError("messageId")
         if message_id != self._text:
             yield from self._end_chunks()
         self._text = message_id
+        appended = self._text_appended if event["type"] == "TEXT_MESSAGE_CHUNK" else self._reasoned
         yield from appended({"messageId": message_id, "delta": event.get("delta") or ""})
 
     def _reasoned(self, event: dict[str, Any]) -> Iterator[RunEvent]:
@@ -215,11 +208,11 @@ _HANDLERS: Final[dict[str, Callable[[Reader, dict[str, Any]], Iterator[RunEvent]
     "TEXT_MESSAGE_START": Reader._message_started,
     "TEXT_MESSAGE_CONTENT": Reader._text_appended,
     "TEXT_MESSAGE_END": Reader._message_ended,
-    "TEXT_MESSAGE_CHUNK": Reader._text_chunk,
+    "TEXT_MESSAGE_CHUNK": Reader._message_chunk,
     "REASONING_MESSAGE_START": Reader._message_started,
     "REASONING_MESSAGE_CONTENT": Reader._reasoned,
     "REASONING_MESSAGE_END": Reader._message_ended,
-    "REASONING_MESSAGE_CHUNK": Reader._reasoning_chunk,
+    "REASONING_MESSAGE_CHUNK": Reader._message_chunk,
     "REASONING_ENCRYPTED_VALUE": Reader._signed,
     "TOOL_CALL_START": Reader._call_started,
     "TOOL_CALL_ARGS": Reader._args_appended,

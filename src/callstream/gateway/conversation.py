@@ -1,7 +1,7 @@
 """Which conversation a request belongs to, by what programs send anyway, and the turns of conversations, which are runs.
 
 What a request says outright: ``conversation_of``; the first name that is there counts. What follows from requests before it,
-for programs that send no id: ``Conversations``. An id belongs to the credential that sent it, since names collide between
+for programs that send no id: ``_Conversations``. An id belongs to the credential that sent it, since names collide between
 customers.
 
 A turn goes from a request whose last word is a user's to the answer that calls no tool: ``Turns``. Requests that bring
@@ -179,7 +179,7 @@ class _Known(msgspec.Struct):
     is_continued: bool = False
 
 
-class Conversations:
+class _Conversations:
     """The threads of what was answered lately, by credential.
 
     A request that begins with all that an earlier one said, and says more after the model has answered, continues it. Of
@@ -286,7 +286,7 @@ class Turns:
     def __init__(self, callstream: Callstream) -> None:
         self._callstream = callstream
         self._rejected: OnRejected = "say" if callstream.engine.guards else "forward"
-        self._conversations = Conversations()
+        self._conversations = _Conversations()
         self._turns: list[Turn] = []
         self._endings: set[asyncio.Task[None]] = set()
 

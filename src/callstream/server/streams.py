@@ -527,6 +527,7 @@ class _Client:
     def begin(self, source: Translator | Onlooker, *, is_ready: bool = True) -> None:
         """``source``: what makes events of records for it: an onlooker, if it has joined in the middle."""
         self._source = source
+        self._feed = source.feed if isinstance(source, Translator) else partial(_told_to_onlooker, source)
         self.is_ready = is_ready
 
     def push(self, records: Sequence[Record]) -> bool:
@@ -552,10 +553,6 @@ class _Client:
                 told.append((record.seq, events))
         return told
 
-    def _feed(self, record: Record) -> list[AguiEvent]:
-        source = self._source
-        return source.feed(record) if isinstance(source, Translator) else source.feed(record)[0]
-
     async def rest(self, batches: _Batches) -> AsyncGenerator[bytes, None]:
         """What comes, to the run's end; ``Unfinished`` if the journal ends before it."""
         async with aclosing(batches):
@@ -569,6 +566,10 @@ class _Client:
                     return
                 del frame  # for the next one, the client may wait long
         raise Unfinished
+
+
+def _told_to_onlooker(onlooker: Onlooker, record: Record) -> list[AguiEvent]:
+    return onlooker.feed(record)[0]
 
 
 def _joined(records: Sequence[Record]) -> Sequence[Record]:

@@ -130,28 +130,21 @@ def _assistant_messages(message_id: str, parts: list[dict[str, Any]]) -> Iterato
 
 def _call(part: dict[str, Any]) -> dict[str, Any] | None:
     """A call whose input is whole; None for any other part."""
-    kind = part["type"]
-    name = part.get("toolName") if kind == "dynamic-tool" else kind.removeprefix("tool-")
-    call_id = part.get("toolCallId")
-    if (
-        not (kind == "dynamic-tool" or kind.startswith("tool-"))
-        or not isinstance(name, str)
-        or not isinstance(call_id, str)
-    ):
+    kind, call_id = part["type"], part.get("toolCallId")
+    is_named_by_kind = kind.startswith("tool-")
+    name = kind.removeprefix("tool-") if is_named_by_kind else part.get("toolName")
+    if not (is_named_by_kind or kind == "dynamic-tool") or not isinstance(name, str) or not isinstance(call_id, str):
         return None
     if part.get("state") == "input-streaming" or "input" not in part:
         return None
-    result: dict[str, Any] | None = {"id": f"output-{call_id}", "role": "tool", "toolCallId": call_id}
+    said: dict[str, Any] | None = None
     match part:
         case {"state": "output-available", "output": output} if not part.get("preliminary"):
-            result = {**(result or {}), "content": _result_text(output)}
-        case {"state": "output-error"}:
-            error = str(part.get("errorText") or "The tool failed.")
-            result = {**(result or {}), "content": _json({"error": error}), "error": error}
-        case {"state": "output-denied"}:
-            result = {**(result or {}), "content": _json({"error": _DENIED}), "error": _DENIED}
-        case _:
-            result = None
+            said = {"content": _result_text(output)}
+        case {"state": "output-error" | "output-denied" as state}:
+            error = _DENIED if state == "output-denied" else str(part.get("errorText") or "The tool failed.")
+            said = {"content": _json({"error": error}), "error": error}
+    result = None if said is None else {"id": f"output-{call_id}", "role": "tool", "toolCallId": call_id, **said}
     return {"toolCallId": call_id, "name": name, "args": _json(part["input"]), "result": result}
 
 

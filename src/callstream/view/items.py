@@ -122,7 +122,35 @@ class Passage:
         return _without_none({**passage, "author": self.author, "within": self.within, "at": self.at})
 
 
-class CallView:
+class _Course:
+    """What became of a call: its last report, and what ended it."""
+
+    __slots__ = (
+        "at",
+        "call_id",
+        "changed_at",
+        "outcome",
+        "outcome_seq",
+        "progress",
+        "progress_first_seq",
+        "progress_seq",
+    )
+
+    def __init__(self, call_id: str, record: Record) -> None:
+        self.call_id = call_id
+        self.at = self.changed_at = record.at
+        self.progress: Any = None
+        self.progress_first_seq = self.progress_seq = 0
+        self.outcome: Outcome | None = None
+        self.outcome_seq = 0
+
+    def report(self, data: Any, record: Record) -> None:
+        self.progress = data
+        self.progress_first_seq = self.progress_first_seq or record.seq
+        self.progress_seq, self.changed_at = record.seq, record.at
+
+
+class CallView(_Course):
     """A call that a model made in the run.
 
     ``first_seq``: where it started; ``args_seq``: the last record of its arguments, the one that ended them included;
@@ -134,21 +162,13 @@ class CallView:
         "_text",
         "_whole",
         "args_seq",
-        "at",
         "author",
-        "call_id",
-        "changed_at",
         "encoding",
         "first_seq",
         "has_all_args",
         "is_paused",
         "message_id",
         "name",
-        "outcome",
-        "outcome_seq",
-        "progress",
-        "progress_first_seq",
-        "progress_seq",
         "provider_id",
         "question",
         "ran_early",
@@ -158,7 +178,7 @@ class CallView:
     )
 
     def __init__(self, started: CallStarted, message: MessageView, record: Record, *, is_outline: bool = False) -> None:
-        self.call_id = started.call_id
+        super().__init__(started.call_id, record)
         self.name = started.name
         self.provider_id = started.provider_id
         self.signature = started.signature
@@ -166,7 +186,6 @@ class CallView:
         self.message_id = message.message_id
         self.within = message.within
         self.author = record.author
-        self.at = self.changed_at = record.at
         self.state = CallState.STARTED
         self.first_seq = self.args_seq = record.seq
         self.has_all_args = False
@@ -177,10 +196,6 @@ class CallView:
         """What the person or program that has to answer the call is asked."""
         self.is_paused = False
         """Whether another call asks about this one, and that one is to be answered."""
-        self.progress: Any = None
-        self.progress_first_seq = self.progress_seq = 0
-        self.outcome: Outcome | None = None
-        self.outcome_seq = 0
         self._text = _Passing() if is_outline else _Text()
         self._whole: str | None = None
 
@@ -250,11 +265,6 @@ class CallView:
             self._whole = None
         return came
 
-    def report(self, data: Any, record: Record) -> None:
-        self.progress = data
-        self.progress_first_seq = self.progress_first_seq or record.seq
-        self.progress_seq, self.changed_at = record.seq, record.at
-
     def end(self, outcome: Outcome, record: Record) -> bool:
         """Returns whether that cut its arguments off."""
         is_cut_off = self.is_being_written
@@ -265,23 +275,10 @@ class CallView:
         return is_cut_off
 
 
-class AnswerView:
+class AnswerView(_Course):
     """What the run says of a call of an earlier run, which it continued or brought an answer to."""
 
-    __slots__ = ("at", "call_id", "outcome", "outcome_seq", "progress", "progress_first_seq", "progress_seq")
-
-    def __init__(self, call_id: str, record: Record) -> None:
-        self.call_id = call_id
-        self.at = record.at
-        self.progress: Any = None
-        self.progress_first_seq = self.progress_seq = 0
-        self.outcome: Outcome | None = None
-        self.outcome_seq = 0
-
-    def report(self, data: Any, record: Record) -> None:
-        self.progress = data
-        self.progress_first_seq = self.progress_first_seq or record.seq
-        self.progress_seq = record.seq
+    __slots__ = ()
 
     def end(self, outcome: Outcome, record: Record) -> bool:
         """Returns False: its arguments were written in an earlier run."""
