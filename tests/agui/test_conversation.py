@@ -261,6 +261,16 @@ def test_join_mid_arguments_leaves_out_what_is_open_and_sends_it_again_whole() -
     assert prelude[-1]["metadata"] == {"seq": 8}
 
 
+def test_a_call_of_the_client_that_is_whole_has_the_number_of_its_last_piece_until_it_ends() -> None:
+    view = View(client_tools=frozenset({"pick"}))
+    told = records(CallStarted("c", "pick", message_id="m"), ArgsAppended("c", "{}"), CallCompleted("c", "{}"))
+    translator = Translator(view)
+    seen = fold([event for record in told for event in translator.feed(record)])
+    joined = fold(Conversation.of(told, view).prelude())
+    assert joined.messages == seen.messages
+    assert joined.messages[-1]["toolCalls"][0]["metadata"] == {"seq": 3}
+
+
 def test_a_text_that_ended_before_its_call_ends_there_for_who_joins() -> None:
     """An agent that yields AG-UI events may end the message first and then make its call."""
     run = records(

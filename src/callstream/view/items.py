@@ -154,6 +154,7 @@ class CallView(_Course):
     """A call that a model made in the run.
 
     ``first_seq``: where it started; ``args_seq``: the last record of its arguments, the one that ended them included;
+    ``pieces_seq``: the last one before that, of arguments that are whole;
     ``progress_first_seq`` and ``progress_seq``: the first and the last report; ``outcome_seq``: what ended the call. A
     number is 0 where there is no such record.
     """
@@ -169,6 +170,7 @@ class CallView(_Course):
         "is_paused",
         "message_id",
         "name",
+        "pieces_seq",
         "provider_id",
         "question",
         "ran_early",
@@ -188,6 +190,7 @@ class CallView(_Course):
         self.author = record.author
         self.state = CallState.STARTED
         self.first_seq = self.args_seq = record.seq
+        self.pieces_seq = 0
         self.has_all_args = False
         """Whether the provider ended the arguments."""
         self.ran_early = False
@@ -257,6 +260,7 @@ class CallView(_Course):
         self.has_all_args = True
         if not self.ran_early:
             self.state = CallState.ARGS_COMPLETE
+        self.pieces_seq = self.args_seq
         self.args_seq, self.changed_at = record.seq, record.at
         if self._text:
             return ("", '"') if self.encoding == "text" else ("", "")

@@ -113,7 +113,7 @@ def _call(call: CallView) -> Iterator[_Placed]:
     )
     yield call.first_seq, call.first_seq, started
     if call.has_pieces:
-        yield call.first_seq, call.args_seq, ArgsAppended(call.call_id, call.args_text)
+        yield call.first_seq, call.pieces_seq or call.args_seq, ArgsAppended(call.call_id, call.args_text)
     if call.ran_early:
         yield call.first_seq, call.args_seq, CallRunningEarly(call.call_id)
     if call.has_all_args:
