@@ -44,3 +44,10 @@ def test_what_is_not_of_the_type_is_a_validation_error() -> None:
 def test_halves_are_replaced_and_pairs_are_kept() -> None:
     data = rb'["\ud83d","\ud83d\ude00","\\ud83d","\ude00"]'
     assert json.loads(codec.replace_surrogates(data)) == ["\ufffd", "😀", "\\ud83d", "\ufffd"]
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}', "{", "1 2", ""])
+def test_what_only_python_reads_is_no_strict_json(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not JSON|Expecting|Extra data"):
+        codec.decode_strict(text)
+    assert codec.decode_strict(' {"a": [1.5, null]} ') == {"a": [1.5, None]}

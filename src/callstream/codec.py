@@ -94,6 +94,11 @@ _NOT_JSON = "the arguments are not JSON"
 _STRICT = json.JSONDecoder(parse_constant=_no_constant)
 
 
+def decode_strict(text: str) -> Any:
+    """The value of a JSON document by RFC 8259: ValueError for ``NaN`` and ``Infinity``, which Python would read."""
+    return _STRICT.decode(text)
+
+
 def is_strict(text: str) -> bool:
     """Whether the text is one JSON document by RFC 8259, and no deeper or longer than Python can hold."""
     try:

@@ -11,10 +11,10 @@ import json
 import sys
 import uuid
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 
-from callstream import Callstream
+from callstream import Callstream, codec
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.cli.options import Commands, add_json, add_server, add_source, place_of
 from callstream.cli.output import CommandError, Printer, misused
@@ -152,14 +152,10 @@ def _json_text(argument: str | None) -> str:
             raise misused("expected an answer: JSON as an argument or on standard input, or --error TEXT")
         argument = sys.stdin.read()
     try:
-        json.loads(argument, parse_constant=_no_constant)
+        codec.decode_strict(argument)
     except ValueError as error:
         raise misused(f"expected JSON (a text needs quotes: '\"yes\"'), got {argument[:40]!r}: {error}") from None
     return argument
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _check_awaiting(call: Call) -> None:

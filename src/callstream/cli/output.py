@@ -35,10 +35,14 @@ def clean(text: str) -> str:
     return text.translate(_OBEYED)
 
 
+def as_text(value: Any) -> str:
+    """Text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def one_line(value: Any, width: int = 60) -> str:
-    """A value on one line of at most that many characters: text as it is, anything else as JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = clean(" ".join(text.split()))
+    """A value on one line of at most that many characters."""
+    text = clean(" ".join(as_text(value).split()))
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

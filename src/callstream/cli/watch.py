@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, assert_never
 
 from callstream import codec
 from callstream.calls import AT_REST, CallState
 from callstream.cli.options import Commands, add_json, add_source
-from callstream.cli.output import CommandError, Printer, clean, duration, one_line
+from callstream.cli.output import CommandError, Printer, as_text, clean, duration, one_line
 from callstream.cli.sources import RecordSource, source_of
 from callstream.errors import WireError
 from callstream.events import KEPT, CallDiscarded, CallFailed, CallReleased, CallReturned, Record, RunResumed
@@ -146,10 +145,6 @@ def bar_of(progress: Any, width: int = 30) -> str | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 # -- how it is drawn ---------------------------------------------------------------------------------------------------

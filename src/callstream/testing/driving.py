@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from callstream import codec
 from callstream.calls import Call, Ledger
 from callstream.errors import InvalidArguments, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, CallStarted, Encoding
@@ -131,7 +132,7 @@ def _end(tool: Tool[Any], text: str, encoding: Encoding) -> CallCompleted | Call
     if encoding == "text":
         return CallCompleted(CALL_ID, json.dumps(text))
     try:
-        args = json.loads(text, parse_constant=_refuse)
+        args = codec.decode_strict(text)
     except (ValueError, RecursionError) as error:
         return CallDiscarded(CALL_ID, "malformed", str(error))
     if not isinstance(args, dict):
@@ -141,7 +142,3 @@ def _end(tool: Tool[Any], text: str, encoding: Encoding) -> CallCompleted | Call
     except InvalidArguments as invalid:
         return CallDiscarded(CALL_ID, "invalid", invalid.detail)
     return CallCompleted(CALL_ID, text)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from callstream.cli.output import one_line
 from callstream.testing.httpserver import ReceivedRequest
 from callstream.testing.script import Parallel, Script, Text, Thought, ToolCall
 
@@ -159,7 +160,7 @@ def _next(piece: _Document, said: str, done: Sequence[tuple[str, Any]]) -> Scrip
             ToolCall("write_document", {"title": piece.title, "content": _unwrap(piece.content)}, size=8),
         ]
     return [
-        Thought(f"“{_short(said)}” I am a script, so it will be “{piece.title}”.", size=6),
+        Thought(f"“{one_line(said, 80)}” I am a script, so it will be “{piece.title}”.", size=6),
         Text(f"I will write “{piece.title}”. First I look two things up.", size=4),
         Parallel([ToolCall("look_up", {"topic": topic}, size=4) for topic in piece.topics]),
     ]
@@ -196,11 +197,6 @@ def _results(contents: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
 def _parts(content: dict[str, Any]) -> list[dict[str, Any]]:
     parts = content.get("parts")
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 80 else f"{line[:79]}…"
 
 
 def is_approval(answer: Any) -> bool:
