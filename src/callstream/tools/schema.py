@@ -106,21 +106,11 @@ def declaration(provider: Provider, name: str, description: str, parameters: Sch
 
 def parameters_schema(tool_name: str, signature: inspect.Signature, described: Mapping[str, str]) -> Schema:
     """The JSON Schema of a tool's arguments. ``described`` gives texts for parameters whose annotation has none."""
-    definitions: dict[str, Schema] = {}
-    properties: dict[str, Schema] = {}
-    required: list[str] = []
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(f"tool {tool_name!r} takes {parameter}, which no schema can describe; name its parameters")
-        properties[parameter.name] = _property(tool_name, parameter, described.get(parameter.name), definitions)
-        if parameter.default is parameter.empty:
-            required.append(parameter.name)
-    schema: Schema = {"type": "object", "properties": properties}
-    if required:
-        schema["required"] = required
-    if definitions:
-        schema["$defs"] = definitions
-    return schema
+    schema = _object(tool_name, signature.parameters.values(), described)
+    return {word: part for word, part in schema.items() if part or word == "properties"}
 
 
 def judged_schema(tool_name: str, parameters: Iterable[inspect.Parameter], *, takes_all: bool) -> Schema:
@@ -128,24 +118,27 @@ def judged_schema(tool_name: str, parameters: Iterable[inspect.Parameter], *, ta
 
     Parameters that no schema can describe are a framework's to fill in.
     """
+    return {**_object(tool_name, parameters, {}, is_lenient=True), "additionalProperties": takes_all}
+
+
+def _object(
+    tool_name: str, parameters: Iterable[inspect.Parameter], described: Mapping[str, str], *, is_lenient: bool = False
+) -> Schema:
+    """``is_lenient``: a parameter that no schema can describe may be anything."""
     definitions: dict[str, Schema] = {}
     properties: dict[str, Schema] = {}
     required: list[str] = []
     for parameter in parameters:
         try:
-            properties[parameter.name] = _property(tool_name, parameter, None, definitions)
+            properties[parameter.name] = _property(tool_name, parameter, described.get(parameter.name), definitions)
         except UsageError:
+            if not is_lenient:
+                raise
             properties[parameter.name] = {}
             continue
         if parameter.default is parameter.empty:
             required.append(parameter.name)
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": takes_all,
-        "$defs": definitions,
-    }
+    return {"type": "object", "properties": properties, "required": required, "$defs": definitions}
 
 
 def _property(
