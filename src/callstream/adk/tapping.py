@@ -45,6 +45,8 @@ from callstream.runtime import current_run
 from callstream.runtime.continuing import Keeping
 from callstream.tap import TapSettings, has_tap
 
+logger = logging.getLogger("callstream")
+
 # -- google-adk's LiteLlm with the tap in it: litellm takes a client with each request ---------------------------------
 # For providers of OpenAI's SDK that is a client of this SDK, with the key and the address that litellm itself would use.
 # Everything else, and whatever may send a request elsewhere (fallbacks, aliases, lists of models, a session of the
@@ -185,8 +187,6 @@ def why_not_tapped(agent: Any) -> str | None:
 def is_litellm(model: Any) -> bool:
     return any(base.__name__ == "LiteLlm" for base in type(model).__mro__)
 
-
-logger = logging.getLogger("callstream")
 
 _M = TypeVar("_M", bound=BaseLlm)
 _made: weakref.WeakValueDictionary[int, BaseLlm] = weakref.WeakValueDictionary()

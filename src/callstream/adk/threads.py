@@ -40,6 +40,8 @@ from callstream.errors import CallstreamError
 from callstream.events import StateChanged
 from callstream.journal import Journal
 
+logger = logging.getLogger("callstream")
+
 # -- the state of a session --------------------------------------------------------------------------------------------
 
 OWN_PREFIX: Final = "_ag_ui_"
@@ -179,7 +181,6 @@ def _add(key: str, value: Any) -> dict[str, Any]:
 
 # -- the sessions of clients -------------------------------------------------------------------------------------------
 
-logger = logging.getLogger("callstream")
 
 ThreadKey: TypeAlias = tuple[str, str, str]
 """The names of an app, a user and a thread."""

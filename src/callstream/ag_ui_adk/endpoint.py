@@ -32,6 +32,8 @@ from callstream.server.requests import Access, Problem, check_ids, parse_input, 
 from callstream.server.routes import RunRoutes, driver_for
 from callstream.server.streams import EventStream, Frame, Pulse
 
+logger = logging.getLogger("callstream")
+
 if TYPE_CHECKING:
     from fastapi import Request
     from google.adk.apps import App
@@ -132,7 +134,6 @@ def make_extract_headers(headers_to_extract: Sequence[str]) -> StateExtractor:
 
 __all__ = ["Endpoint", "make_extract_headers"]
 
-logger = logging.getLogger("callstream")
 
 _SMALL_BODY = 16 * 1024
 """Bytes of input that FastAPI may validate by itself, whatever is in it."""

@@ -15,6 +15,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from callstream.cli.output import CommandError, Printer, misused
 from callstream.journal import Journal, environment, open_journal
 
+_T = TypeVar("_T")
+
 if TYPE_CHECKING:
     from callstream.journal import Housekeeping
 
@@ -122,7 +124,6 @@ def check_url(url: str) -> str:
     return url
 
 
-_T = TypeVar("_T")
 _AGE = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
 _SECONDS = {"h": 3600, "d": 86400, "w": 604800}
 _ORIGIN = re.compile(r"https?://[^\s/?#@]+", re.IGNORECASE)

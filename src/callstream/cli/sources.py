@@ -26,6 +26,8 @@ from callstream.events import Record, RunEnded
 from callstream.journal import Journal, RunRow
 from callstream.wire.framing import SseFraming
 
+_T = TypeVar("_T")
+
 if TYPE_CHECKING:
     import httpx
 
@@ -132,7 +134,6 @@ def _message(response: httpx.Response) -> str:
         return f"{response.status_code} {response.reason_phrase}"
 
 
-_T = TypeVar("_T")
 _sleep = asyncio.sleep
 _RETRIES = 5
 _RUNS = 500

@@ -33,6 +33,8 @@ from callstream.server.health import JournalHealth, is_in_log
 from callstream.server.requests import STREAMS
 from callstream.server.settings import ServerSettings
 
+logger = logging.getLogger("callstream.server")
+
 # A response of server-sent events: sent as they come, kept alive while none come, cut off when they are not read.
 #
 # A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
@@ -80,8 +82,6 @@ class Pulse:
         for stream in self._streams:
             stream.beat(now)
 
-
-logger = logging.getLogger("callstream.server")
 
 HEARTBEAT: Final = b": keep-alive\n\n"
 CONNECTION: Final = "callstream.connection"

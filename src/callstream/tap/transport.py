@@ -40,6 +40,8 @@ from callstream.wire import provider_at, provider_of
 from callstream.wire.provider import Provider
 from callstream.wire.requests import Asks, Request
 
+_T = TypeVar("_T")
+
 logger = logging.getLogger("callstream")
 
 # Asking providers to stream arguments, and what happens where one refuses to be asked.
@@ -108,8 +110,6 @@ def _place(url: Any) -> str:
 # What counts is bytes, whatever they say: a provider that sends pings while its model thinks is not silent. Time in which
 # nobody reads, because enough waits for the SDK already, does not count. The error is the HTTP library's own ReadTimeout.
 # Until the first byte the SDK has no response yet: it then does what it does for any time-out, which is to ask again.
-
-_T = TypeVar("_T")
 
 
 class _Patience:
