@@ -214,7 +214,6 @@ class ADKAgent:
         """Iterating this owns the run: closing it stops the run."""
         driver, thread = self._driver(), (self.app_of(given), self.user_of(given), given.thread_id)
         translator, presentation = Translator(self.view), self.presentation(given)
-        show: Callable[[Iterable[AguiEvent]], list[ShownEvent]] = list if presentation is None else presentation.show
         try:
             run_id = await driver.begin(partial(self._start, given, self._closings), request=request, turn=thread)
         except TooMany as full:
@@ -234,12 +233,12 @@ class ADKAgent:
                     while (record := await _next(records, task)) is not None:
                         events = translator.feed(record)
                         await self._add_snapshot(events, translator.snapshot_at, record, given, thread)
-                        yield show(events), record.seq
+                        yield presentation.show(events), record.seq
                 # A stream that merely stops looks like success.
                 if unfinished := translator.end():
-                    yield show(unfinished), None
+                    yield presentation.show(unfinished), None
             except JournalError:
-                yield show(translator.end()), None
+                yield presentation.show(translator.end()), None
                 raise
             if task is not None:
                 await asyncio.wait({task})
@@ -369,16 +368,12 @@ class ADKAgent:
         turn = self._turn(given, (self.app_of(given), principal or self.user_of(given), thread_id))
         await turn.import_thread(self.root_agent)
 
-    def presentation(self, given: RunAgentInput | None = None) -> Presentation | None:
-        """How one stream shows the translator's events: the stream of the request ``given``, or one that joins. None if it
-        shows them as they are.
-        """
+    def presentation(self, given: RunAgentInput | None = None) -> Presentation:
+        """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""
         messages = given.messages if given is not None else ()
         answered = frozenset(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
         known = frozenset(called_in(messages))
         streams = self._settings["streaming_function_call_arguments"]
-        if streams and not (answered or known or self._predictions):
-            return None
         return Presentation(self._predictions, streams_arguments=streams, answered=answered, known=known)
 
     @property

@@ -43,9 +43,6 @@ class Predictions:
     def __init__(self, mappings: PredictStateMapping | Iterable[PredictStateMapping] | None) -> None:
         self._mappings = (mappings,) if isinstance(mappings, PredictStateMapping) else tuple(mappings or ())
 
-    def __bool__(self) -> bool:
-        return bool(self._mappings)
-
     def payloads(self, tool_name: str) -> list[dict[str, str]]:
         """A tool's mappings as the client gets them; empty if nothing is predicted from its calls."""
         return [mapping.to_payload() for mapping in self._mappings if mapping.tool == tool_name]
