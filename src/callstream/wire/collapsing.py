@@ -316,9 +316,8 @@ class Collapser(ABC, Generic[C]):
                 self._decoder.expects_piece = False
                 self._thoughts.think([])  # a frame with a name holds more than text
                 return self._pass(frame)
-        self._note(events)
+        ended = self._note(events)
         self._decoder.expects_piece = bool(pieces)
-        ended = any(type(event) is ResponseEnded for event in events)
         self._arrive(frame, self._decoder.chunk, pieces, over=ended or self._decoder.error is not None)
         return self._leave()
 
@@ -346,7 +345,9 @@ class Collapser(ABC, Generic[C]):
             self._slots.set_aside()
         return [*self._leave(), *self._release()]
 
-    def _note(self, events: list[WireEvent]) -> None:
+    def _note(self, events: list[WireEvent]) -> bool:
+        """Keeps what events say of calls. Returns whether a response ended in them."""
+        ended = False
         for place, event in enumerate(events):
             match event:
                 case CallStarted():
@@ -370,8 +371,11 @@ class Collapser(ABC, Generic[C]):
                     # One that never got a name never started.
                     self._calls.setdefault(event.call_id, self._call_type(event.call_id)).state = "left_out"
                     self._nameless.discard(event.call_id)
+                case ResponseEnded():
+                    ended = True
                 case _:
                     pass
+        return ended
 
     def _arrive(self, frame: Frame | None, chunk: Any, pieces: Sequence[str | None], *, over: bool) -> None:
         self._nameless |= {piece for piece in pieces if piece is not None and piece not in self._calls}
@@ -523,8 +527,8 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
 
     def _place(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
         part, index = (None, None) if chunk is None else self._seen(frame, chunk)
-        if index is not None:
-            self._highest = max(self._highest, index)
+        if index is not None and index > self._highest:
+            self._highest = index
         call = self._calls.get(pieces[0]) if pieces else None
         if part is None:
             self._slots.add_aside(frame)
