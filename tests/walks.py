@@ -103,7 +103,7 @@ async def serving_agent(cs: Callstream, scripts: Any, *tools: Any) -> AsyncItera
 
     from callstream.adk import ADKAgent, AGUIToolset
 
-    async with ScriptedProvider("anthropic", scripts, deltas_per_second=12) as provider:
+    async with ScriptedProvider("anthropic", scripts, deltas_per_second=6) as provider:
         model = AnthropicLlm(model="claude", client=AsyncAnthropic(api_key="none", base_url=provider.base_url))
         agent = ADKAgent(LlmAgent(name="writer", model=model, tools=[*tools, AGUIToolset()]), callstream=cs)
         async with served(agent) as server:
@@ -168,7 +168,7 @@ async def walk_of_a_hook(journal: str) -> Walk:
         scripts = [[ToolCall("draft", {"body": "word " * 16}, size=5), Finish()]]
         async with (
             Callstream(journal, tools=[draft]) as cs,
-            ScriptedProvider("anthropic", scripts, deltas_per_second=12) as provider,
+            ScriptedProvider("anthropic", scripts, deltas_per_second=6) as provider,
         ):
             client = AsyncAnthropic(api_key="none", base_url=provider.base_url, http_client=cs.httpx2_client())
             async with cs.run("thread"):

@@ -353,7 +353,7 @@ _FAMILIES: dict[str, Callable[[BaseLlm, Callstream], BaseLlm | None]] = {
 
 
 def tap_tree(root: BaseNode, callstream: Callstream) -> BaseNode:
-    """The copy; what cannot be copied is in it as it is. Raises what google-adk says to the name of a model it knows not."""
+    """The copy; what cannot be copied is in it as it is. Raises google-adk's error for an unknown model name."""
     return _copy_node(root, callstream)
 
 

@@ -77,11 +77,13 @@ class AppendQueue:
     the cheaper it is, and a loop that is never done would show everything much later. What has gathered while a loop worked
     does not wait where it fills the next step: else a loop that was held up once would stay behind for good.
 
-    Why nothing is left behind, in whatever order things happen: what waits is ``_is_ready``, and then the thread is about
-    to look or a wake-up is on its way to it; or its loop has a timer, or some loop is working, and either sees to what
-    waits (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of them or about to
-    begin: it goes on by itself, or, paused, when a batch is settled, which is sure to be because bytes wait. Appends in
-    line are admitted by the thread, before it looks for the last time. The flags are changed under the lock, all of them.
+    Why nothing is left behind, in whatever order things happen: what waits is ``_is_ready``, and then the thread is
+    about to look or a wake-up is on its way to it; or its loop has a timer, or some loop is working, and either
+    sees to what waits (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of
+    them or about to begin: it goes on by itself, or, paused, when a batch is settled, which is sure to be because
+    bytes wait. Appends in line are admitted by the thread, before it looks for the last time. The flags are changed
+    under the lock, all but ``is_paused``: only its loop clears that, and a batch that was settled in between calls
+    the loop once more, for nothing.
     """
 
     def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:

@@ -1,9 +1,9 @@
-"""Which of the model's calls a tool runs for that is called in Python.
+"""Matches a tool that is called in Python to the model's call that it serves.
 
-A framework calls a tool without
-saying for which call. It has changed the arguments, perhaps: filled in defaults, stripped text, made objects of them.
-So a call of a tool in a run is one of the model's calls of that tool, each of them once: the one whose arguments are
-most alike, and of those that are equally alike the first. What follows from it:
+A framework calls a tool without saying for which call. It has changed the arguments, perhaps: filled in defaults,
+stripped text, made objects of them. So a call of a tool in a run is one of the model's calls of that tool, each of
+them once: the one whose arguments are most alike, and of those that are equally alike the first. What follows from
+it:
 
 - a tool that has begun early is waited for, and does not run again;
 - the tool of a call that was rejected does not run;

@@ -567,7 +567,7 @@ class RunEnd:
         """As ``begin``, and waits for it. Returns the error of the hook that made the run fail, if one did."""
         self.begin(ending)
         assert self._task is not None, "it has begun"
-        # Hooks and early tools end in their own time, which is bounded. What hangs when none of them runs is the store.
+        # Hooks and early tools end in their own time, which is bounded. If none is running, it is the store that hangs.
         return await wait_for_result(self._task, while_=lambda: self._barrier.runs_hooks or self._run.runs_early_tools)
 
     def leave(self) -> None:

@@ -59,7 +59,7 @@ class Pulse:
         shorter = min(settings.heartbeat_seconds, settings.stall_seconds)
         self._every = shorter / _BEATS
         self.heartbeat_seconds = settings.heartbeat_seconds - self._every
-        """After so long without an event, the beat has come to send something: with the next one it would be too late."""
+        """After so long without an event a heartbeat is sent on this tick; the next one would be too late."""
         self.stall_seconds = settings.stall_seconds
         self._streams: set[EventStream] = set()
         self._timer: asyncio.TimerHandle | None = None

@@ -1,7 +1,7 @@
 """The body of a response on its way through the tap.
 
-The provider's bytes are kept as they come, at the provider's pace. They are cut, decoded and collapsed, and what they say is
-recorded; then, and never before, what they are to the SDK may leave. It is one way, in plain calls:
+The provider's bytes are kept as they come, at the provider's pace. They are cut, decoded and collapsed. Their events are
+recorded first; only then are bytes released to the SDK. It is one way, in plain calls:
 
     _hear ─▶ _step ─▶ (journal) ─▶ _recorded ─▶ _let_out ─▶ _step …
 
