@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callstream.calls import Call, CallState, Refusal, ToolResult
-from callstream.callstream import Callstream
+from callstream.callstream import Callstream, SyncRun
 from callstream.errors import (
     ArgumentsAborted,
     CallRejected,
@@ -20,7 +20,7 @@ from callstream.hooks import ArgsDelta, FieldDelta
 from callstream.journal import Journal, open_journal
 from callstream.jsontext import Change, JsonStream, JsonWriter
 from callstream.logtext import guard_loggers as _guard_loggers
-from callstream.runtime import Run, Settings, SyncRun, current_run
+from callstream.runtime import Run, Settings, current_run
 from callstream.tools import AbortSignal, Progress, Streamed, no_progress, tool
 from callstream.wire import decoder_for, results_in
 

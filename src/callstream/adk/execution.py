@@ -96,9 +96,7 @@ class Execution:
                 return None
             function = function_of(tool)
             if function is not None:
-                await run.tool_use.convert(
-                    call.call_id, function, self._unshown(invocation, call, tool_args, tool_context)
-                )
+                await run.convert(call.call_id, function, self._unshown(invocation, call, tool_args, tool_context))
             if call.state is not CallState.EXECUTING:  # else it runs again
                 call = await run.execute(call.call_id, is_safe=self._may_run_again(tool))
         except CallRejected as refused:

@@ -25,10 +25,9 @@ from callstream.adk import ADKAgent, PredictStateMapping
 from callstream.adk.settings import AgentOptions
 from callstream.adk.threads import accept_state
 from callstream.errors import UsageError
-from callstream.runtime import remote_parent
 from callstream.server import ServerSettings
 from callstream.server.health import JournalHealth
-from callstream.server.requests import Access, Problem, check_ids, parse_input, problem_response
+from callstream.server.requests import Access, Problem, check_ids, parse_input, problem_response, remote_parent
 from callstream.server.routes import RunRoutes, driver_for
 from callstream.server.streams import EventStream, Frame, Pulse
 

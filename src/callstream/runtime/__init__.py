@@ -9,9 +9,8 @@ from typing import Any
 from callstream.runtime.driver import Driver, DriverSettings, RunRequest, Seats, StartedRun
 from callstream.runtime.engine import Engine, Observers, Settings
 from callstream.runtime.log import TextLimits
-from callstream.runtime.observers import Observer, remote_parent, usual_observers
 from callstream.runtime.response import Response, TextFilter
-from callstream.runtime.run import ModelCall, Run, RunEngine, SyncRun, current_model_call, current_run
+from callstream.runtime.run import ModelCall, Observer, Run, RunEngine, current_model_call, current_run
 
 __all__ = [
     "Driver",
@@ -27,18 +26,15 @@ __all__ = [
     "Seats",
     "Settings",
     "StartedRun",
-    "SyncRun",
     "TextFilter",
     "TextLimits",
     "current_model_call",
     "current_run",
-    "remote_parent",
-    "usual_observers",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Callstream":
+    if name not in ("Callstream", "SyncRun"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("import Callstream from callstream, not from callstream.runtime", DeprecationWarning, stacklevel=2)
-    return importlib.import_module("callstream").Callstream
+    warnings.warn(f"import {name} from callstream, not from callstream.runtime", DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module("callstream"), name)

@@ -1,23 +1,25 @@
-"""What stands between the arguments of a run's calls and their tools: the hooks of each call.
+"""What stands between the arguments of a run's calls and their tools: the hooks of each call, and refusals.
 
 A tool may run when ``ready`` has returned its call, complete, and ``claim`` was true; never on arguments that are
-unfinished, never after an abort. A tool without hooks, and whose arguments are judged at their end, has nothing here.
+unfinished, never after an abort. A tool without hooks, and whose arguments are judged at their end, has nothing in the
+``Barrier``. ``ToolUse`` knows who is still to learn of a call that was refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
 
 from callstream import codec
-from callstream.calls import Call, CallEvent, CallState, Ledger, refusal
+from callstream.calls import Call, CallEvent, CallState, Ledger, Refusal, refusal
 from callstream.errors import CallRejected, TransitionError
 from callstream.events import ArgsAppended, CallCompleted, CallDiscarded, DiscardReason, RunEvent
 from callstream.hooks import CallHooks, Outcome
-from callstream.runtime.engine import Toolbox
+from callstream.runtime.engine import OnRejected, Toolbox
 from callstream.runtime.log import Ending
 from callstream.tools import StreamCheck, Tool
+from callstream.wire.requests import RefusedCall
 
 CallListener: TypeAlias = Callable[[CallEvent, Call, int], None]
 """Called with each event of a call, what it has made of the call, and the number of its record."""
@@ -148,6 +150,151 @@ class Barrier:
         return self._ledger[call_id]
 
 
+class ToolUse:
+    """What the program and the model know of a run's calls, and learn of those that were refused: of each call once.
+
+    ``Run.run_tools`` tells results and refusals, ``Run.refusals`` refusals alone. What the program does not get to see, the
+    tap tells: it asks again where a response has nothing else (``to_ask_again``), and puts the rest into the next request
+    (``untold``), and into those after it beside the calls of the same response (``written_back``).
+
+    ``hides``: whether the program does not know a call yet, because the turn that made it was not given back.
+    """
+
+    def __init__(self, ledger: Ledger, barrier: Barrier, rejected: OnRejected, hides: Callable[[str], bool]) -> None:
+        self._ledger = ledger
+        self._barrier = barrier
+        self._rejected = rejected
+        self._hides = hides
+        self.declared: set[str] = set()
+        """The tools that the run's requests have declared."""
+        self._refusals_told: set[str] = set()  # those whose refusal was asked for
+        self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
+        self.told: set[str] = set()
+        """The calls that ``run_tools`` gives a result for, or has given."""
+        self._together: dict[str, list[str]] = {}  # with each call, all calls of its response
+        self._written_back: set[str] = set()  # the calls of which requests tell
+
+    def expect(self, call_id: str, name: str, offered: Collection[str], together: list[str] | None = None) -> bool:
+        """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known.
+
+        ``together``: the calls of that response, as they come.
+        """
+        if together is not None:
+            together.append(call_id)
+            self._together[call_id] = together
+        if offered:
+            self._offered[call_id] = offered
+        return not offered or name in offered
+
+    def forget(self, call_id: str) -> None:
+        """The call that was expected under this id has got another one."""
+        self._offered.pop(call_id, None)
+        together = self._together.pop(call_id, [])
+        if call_id in together:
+            together.remove(call_id)
+
+    def absence(self, call: Call, tool: Tool[Any] | None, known: Iterable[str]) -> str | None:
+        """That the model was offered no tool of that name, in a sentence for it; None if it was.
+
+        ``tool`` is what the name stands for here, among the ``known`` ones.
+        """
+        offered = self._offered.get(call.call_id, ())
+        is_missing = call.name not in offered if offered else tool is None and call.name not in self.declared
+        return absence(call.name, offered or known) if is_missing else None
+
+    def _is_invented(self, call: Call) -> bool:
+        offered = self._offered.get(call.call_id, ())
+        return bool(offered) and call.name not in offered
+
+    # -- refusals --
+
+    def tell_refusals(self) -> list[Refusal]:
+        """All refusals of the run. Who asks for them tells the model."""
+        found = self._refusals()
+        self.mark_told(found)
+        return found
+
+    def untold(self, tool_names: Collection[str]) -> list[Refusal]:
+        """The calls of these tools that the program never saw, and of which neither it nor the model knows.
+
+        Calls of tools that were never there are any tool's.
+        """
+        return [
+            refused
+            for refused in self._refusals()
+            if self._is_withheld(refused)
+            and (refused.name in tool_names or (tool_names and self._is_invented(self._ledger[refused.call_id])))
+            and refused.call_id not in self._refusals_told
+            and refused.call_id not in self.told
+        ]
+
+    def mark_told(self, refusals: Sequence[Refusal]) -> None:
+        """The caller tells the model of these."""
+        self._refusals_told.update(refused.call_id for refused in refusals)
+
+    def mark_asked(self, refusals: Sequence[Refusal]) -> None:
+        """The model is asked again about these, so the program has nothing to say of them."""
+        self.mark_told(refusals)
+        self.told |= {refused.call_id for refused in refusals}
+
+    def mark_written_back(self, call_ids: Collection[str]) -> None:
+        """Requests contain these from now on."""
+        self._refusals_told.update(call_ids)
+        self._written_back.update(call_ids)
+
+    def to_ask_again(self, call_ids: Collection[str]) -> list[Refusal]:
+        """Why none of these calls of one response reaches the program; empty if one does, or if it knows of one."""
+        refusals = {refused.call_id: refused for refused in self._refusals() if self._is_withheld(refused)}
+        known = [call_id for call_id in call_ids if call_id not in self.told and call_id not in self._refusals_told]
+        return [refusals[each] for each in known] if refusals.keys() >= set(call_ids) == set(known) else []
+
+    def withheld(self, call_ids: Collection[str]) -> list[Refusal]:
+        """Why these calls of one response do not reach the program: of those that do not."""
+        return [refused for refused in self._refusals() if refused.call_id in call_ids and self._is_withheld(refused)]
+
+    def written_back(self, untold: Sequence[Refusal]) -> dict[str, RefusedCall]:
+        """The refused calls whose responses brought the program others: those, and such of which requests tell already."""
+        wanted = {refused.call_id for refused in untold} | self._written_back
+        refusals = [refused for refused in self._refusals() if refused.call_id in wanted]
+        made = [(refused.call_id, self.as_written(refused)) for refused in refusals]
+        return {call_id: call for call_id, call in made if call is not None and call.beside}
+
+    def as_written(self, refused: Refusal) -> RefusedCall | None:
+        """A refused call as requests tell of it; None for a free-text one, which has no arguments."""
+        call = self._ledger[refused.call_id]
+        if call.encoding != "json":
+            return None
+        others = [self._ledger[each] for each in self._together.get(call.call_id, ()) if each != call.call_id]
+        beside = tuple(other.wire_id for other in others if other.state is not CallState.DISCARDED)
+        args = call.args if isinstance(call.args, dict) else {}
+        return RefusedCall(call.wire_id, call.name, args, refused.text, call.provider_id, call.signature, beside)
+
+    def is_untold(self, call: Call) -> bool:
+        """Whether the call was refused, and neither the program nor the model knows of it."""
+        told = call.call_id in self._refusals_told or call.call_id in self.told
+        return self._barrier.is_refused(call) and not told
+
+    def _is_withheld(self, refused: Refusal) -> bool:
+        """Whether the tap has kept the call from the program."""
+        if self._rejected in ("ask", "say"):
+            return self._ledger[refused.call_id].state is CallState.DISCARDED
+        return refused.reason in ("truncated", "malformed", "invalid")
+
+    def _refusals(self) -> list[Refusal]:
+        found = []
+        for call in self._ledger:
+            if self._hides(call.call_id):
+                continue
+            if call.reason is not None and self._barrier.is_refused(call):
+                found.append(Refusal(call.call_id, call.name, call.provider_id, call.reason, refusal(call)))
+            elif self._is_invented(call) and (
+                call.state is CallState.ARGS_COMPLETE or call.call_id in self._refusals_told
+            ):
+                absent = absence(call.name, self._offered[call.call_id])
+                found.append(Refusal(call.call_id, call.name, call.provider_id, "rejected", absent))
+        return found
+
+
 def mistake(call: Call) -> str | None:
     """What is wrong with a call's arguments. A host that records calls without a decoder may have recorded anything."""
     if call.args_json is not None and (wrong := codec.mistake_in(call.args_json)):
@@ -162,3 +309,8 @@ def rejection(call: Call, hook_error: Exception | None) -> CallRejected:
     rejected = CallRejected(call.call_id, call.name, refusal(call), reason=call.reason or "", detail=call.detail)
     rejected.__cause__ = hook_error
     return rejected
+
+
+def absence(name: str, offered: Iterable[str]) -> str:
+    """That there is no such tool, in a sentence for the model."""
+    return f"there is no tool {name}; the tools are: {', '.join(offered) or 'none'}"

@@ -38,7 +38,6 @@ from callstream.runtime.early import EarlyRun, EarlyRuns
 from callstream.runtime.log import is_being_cancelled
 from callstream.runtime.ownloop import Work, run_in
 from callstream.runtime.questions import Decision, QuestionRef, Questions
-from callstream.runtime.tooluse import ToolUse
 from callstream.tools import NOT_DONE, UNKNOWN, ClaimedCall, Joined, Reconcile, Streamed, Tool, running_for
 
 logger = logging.getLogger("callstream")
@@ -76,10 +75,6 @@ class EarlierCalls:
     def has(self, call_id: str) -> bool:
         """Whether an earlier attempt has made the call, and nothing was given back for it yet."""
         return self._replay is not None and self._replay.has(call_id)
-
-    def hides(self, call_id: str) -> bool:
-        """Whether the program does not know the call yet, because its turn was not given back."""
-        return self._replay is not None and self._replay.hides(call_id)
 
     def asks(self, call_id: str, tool: Tool[Any] | None) -> bool:
         """Whether the host is to ask a person what becomes of the call, because its tool was running. True once."""
@@ -193,9 +188,8 @@ def outcome_of(call: Call) -> Any:
 class Claims:
     """Of one run. Tools are called in any thread."""
 
-    def __init__(self, run: RunCore, tool_use: ToolUse, early: EarlyRuns, earlier: EarlierCalls) -> None:
+    def __init__(self, run: RunCore, early: EarlyRuns, earlier: EarlierCalls) -> None:
         self._run = run
-        self._tool_use = tool_use
         self._early = early
         self._earlier = earlier
         self._claimed: set[str] = set()
@@ -248,12 +242,12 @@ class Claims:
         if early is not None:
             is_whole = not call.is_being_written or (run.rejected == "forward" and call.state is CallState.DISCARDED)
             return early.tool == tool and not early.is_joined and is_whole
-        if run.engine.find_tool(call.name) != tool or self._earlier.hides(call.call_id):
+        if run.engine.find_tool(call.name) != tool or run.hides(call.call_id):
             return False
         if self._earlier.has(call.call_id):
             return True
         if call.state is CallState.DISCARDED:
-            return run.rejected == "forward" and self._tool_use.is_untold(call)
+            return run.rejected == "forward" and run.tool_use.is_untold(call)
         return call.state in (CallState.ARGS_COMPLETE, CallState.EXECUTING)
 
     def _likeness(self, tool: Tool[Any], call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> int:

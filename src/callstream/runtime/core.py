@@ -4,8 +4,8 @@ Everything that happens to a run passes ``RunLog.submit``: first the journal, th
 shown that a crash could still lose, and hooks see what the journal has. A run belongs to the event loop that started it.
 Whatever ends it, hooks settle first, and every call of it is final or awaits an answer afterwards.
 
-``RunCore`` knows nothing of tools that run before their response has ended: they stand on it, and it tells them what
-happens through the methods that are abstract here. ``Run`` is both together.
+Tools that run before their response has ended stand on ``RunCore``, which knows of them what ``EarlyTools`` says. ``Run`` is
+both together.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from typing import Any, get_args
 from callstream.calls import Call, CallEvent, CallState, Ledger
 from callstream.errors import (
     CallRejected,
+    InvalidArguments,
     JournalError,
     LeaseLost,
     LimitExceeded,
     Reject,
     RunOver,
     TransitionError,
+    UsageError,
 )
 from callstream.events import (
     PIECES_OF_TEXT,
@@ -51,7 +53,7 @@ from callstream.events import (
     RunOutcome,
 )
 from callstream.runtime.answers import Answers, Directory
-from callstream.runtime.barrier import Barrier, CallListener, mistake
+from callstream.runtime.barrier import Barrier, CallListener, ToolUse, mistake
 from callstream.runtime.continuing import Keeping, KeptTurn, OnDivergence, Replay
 from callstream.runtime.engine import Engine, OnRejected, check_rejected
 from callstream.runtime.log import Ending, EventsThen, RunLog, TextLimits, Then, describe, submitted, wait_for_result
@@ -63,8 +65,40 @@ logger = logging.getLogger("callstream")
 _CALL_EVENTS = get_args(CallEvent)
 
 
+class EarlyTools(ABC):
+    """The tools of a run that begin before their response has ended."""
+
+    @property
+    @abstractmethod
+    def is_running(self) -> bool:
+        """Whether a tool is running that the end of the run waits for."""
+
+    @abstractmethod
+    def begun(self, call_id: str) -> object | None:
+        """The early run of that call's tool, if it has begun."""
+
+    @abstractmethod
+    def listener(self, call: Call) -> CallListener | None:
+        """What the tool of the call, which has started, has to hear of it. None if it does not begin early."""
+
+    @abstractmethod
+    async def settle(self, call_id: str) -> None:
+        """Waits until a refusal that the call's tool has decided on is recorded."""
+
+    @abstractmethod
+    def abort(self, ending: Ending) -> None:
+        """The run ends: tools whose arguments are not whole are notified, the others are cancelled."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Waits for the tools."""
+
+
 class RunCore(ABC):
-    """A run without tools that begin early. See ``Run``."""
+    """What every run does; ``Run`` gives it its ``early`` tools."""
+
+    early: EarlyTools
+    """The tools that run before the response has ended."""
 
     def __init__(
         self,
@@ -101,6 +135,7 @@ class RunCore(ABC):
             on_excess=self._end_at_limit,
         )
         self._barrier = Barrier(engine, self._ledger, self._write)
+        self.tool_use = ToolUse(self._ledger, self._barrier, rejected, self.hides)
         self._listeners: dict[str, tuple[CallListener, ...]] = {}
         """What hears of each event of a call: its hooks, and its tool if that may begin early. Most calls have neither."""
         self.schedule: Callable[[Callable[[], object]], None] = partial(engine.journal.schedule, run_id)
@@ -120,35 +155,12 @@ class RunCore(ABC):
         warnings.warn("use run.engine, not run.callstream", DeprecationWarning, stacklevel=2)
         return self.engine.owner
 
-    # -- tools that begin early --
-
-    @property
-    @abstractmethod
-    def runs_early_tools(self) -> bool:
-        """Whether a tool is running that the end of the run waits for."""
-
     @abstractmethod
     def begin_tool(self) -> None:
         """The current task runs a tool of this run."""
 
     @abstractmethod
-    def _early_listener(self, call: Call) -> CallListener | None:
-        """What the call's tool has to hear of it, if that may begin early. The call has started."""
-
-    @abstractmethod
-    async def _settle_early_tool(self, call_id: str) -> None:
-        """Waits until a refusal that the call's tool has decided on is recorded."""
-
-    @abstractmethod
-    def _abort_early_tools(self, ending: Ending) -> None:
-        """The run ends: tools whose arguments are not whole learn that, the others are cancelled."""
-
-    @abstractmethod
-    async def _close_early_tools(self) -> None:
-        """Waits for them."""
-
-    @abstractmethod
-    def _handed_over(self) -> frozenset[str]:
+    def handed_over(self) -> frozenset[str]:
         """The calls whose tools have run, or may have, though their outcome was not seen."""
 
     # -- what is known --
@@ -274,12 +286,42 @@ class RunCore(ABC):
 
     # -- tools --
 
+    async def convert(
+        self, call_id: str, tool: Tool[Any] | None = None, args: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """The arguments that the tool is called with, of its annotated types, after the call's hooks have settled.
+
+        None for a call that has none to convert. One that its tool cannot be called with is discarded, and
+        ``CallRejected`` raised. ``tool``: if a host runs it; ``args``: with others than are shown.
+        """
+        call = await self.ready(call_id)
+        if call.state is not CallState.ARGS_COMPLETE:
+            return None
+        is_hosts = tool is not None
+        known = self.engine.tools
+        tool = tool or self._barrier.own_tools.get(call_id) or known.get(call.name)
+        absent = None if is_hosts else self.tool_use.absence(call, tool, known)
+        if absent is not None:
+            await self.record([CallDiscarded(call_id, "rejected", absent)])
+            raise self.rejection(call_id)
+        if tool is None:
+            raise UsageError(f"tool {call.name!r} was declared to the model but not given to Callstream(tools=…)")
+        if call.encoding != "json" or mistake(call) is not None:
+            return None
+        try:
+            return tool.arguments.convert(call.args or {} if args is None else args, check_names=not is_hosts)
+        except InvalidArguments as invalid:
+            await self.record([CallDiscarded(call_id, "invalid", invalid.detail)])
+            raise self.rejection(call_id) from None
+
     async def execute(self, call_id: str, *, is_safe: bool = False) -> Call:
         """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
 
         Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
         was ended. Then the tool must not run. ``is_safe``: its host vouches that running it twice does no harm.
         """
+        if self.early.begun(call_id) is not None:
+            raise TransitionError(f"the tool of call {call_id!r} has begun early; run.invoke gives its result")
         call = await self.prepare(call_id)
         tool = self._barrier.own_tools.get(call_id) or self.engine.find_tool(call.name)
         rule: ReplayRule = "safe" if is_safe else "unsafe" if tool is None else tool.replay
@@ -309,13 +351,26 @@ class RunCore(ABC):
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Waits for its arguments if they are not complete."""
-        await self._settle_early_tool(call_id)
+        await self.early.settle(call_id)
         return await self._barrier.settled(call_id)
 
     async def complete(self, call_id: str, result: Any = None) -> None:
         """The tool has returned."""
         await self._feeds.close(call_id)
         await self.record([CallReturned(call_id, result)])
+
+    async def record_outcome(self, call_id: str, result: Any, error: BaseException | None = None) -> None:
+        """The tool has returned, or raised the error."""
+        if error is not None:
+            await self.fail(call_id, error)
+            return
+        try:
+            await self.complete(call_id, result)
+        except (RunOver, TransitionError):
+            raise
+        except UsageError as unfit:  # what the tool returned is nothing that JSON can express
+            await self.fail(call_id, unfit)
+            raise
 
     async def fail(self, call_id: str, error: str | BaseException) -> None:
         """The tool has failed."""
@@ -328,6 +383,8 @@ class RunCore(ABC):
         ``question`` says what is asked, where the arguments do not. ``is_paused``: the answer is one to another call,
         which asks about this one.
         """
+        if self.early.begun(call_id) is not None:
+            raise UsageError(f"the tool of call {call_id!r} has begun early, so nobody can be asked about it any more")
         if self._ledger[call_id].state is not CallState.EXECUTING:
             await self.ready(call_id)
             self._claim(call_id)
@@ -414,6 +471,10 @@ class RunCore(ABC):
 
     # -- going on --
 
+    def hides(self, call_id: str) -> bool:
+        """Whether the program does not know the call: an earlier attempt made it, in a turn that was not given back."""
+        return self.keeping is not None and self.keeping.replay is not None and self.keeping.replay.hides(call_id)
+
     def keep(self, *, replay: Replay | None = None, on_divergence: OnDivergence = "fail") -> None:
         """From now on what is needed to go on elsewhere is kept."""
         new_id = partial(self.engine.new_id, "response")
@@ -469,7 +530,7 @@ class RunCore(ABC):
 
     async def ready(self, call_id: str) -> Call:
         """The call with all its arguments, after its hooks have settled. Raises if its tool must not run."""
-        await self._settle_early_tool(call_id)
+        await self.early.settle(call_id)
         call = await self._barrier.ready(call_id)
         if self._end.has_begun or call.state is CallState.DISCARDED:
             raise self.rejection(call_id)
@@ -494,7 +555,7 @@ class RunCore(ABC):
         before = self._ledger.get(event.call_id)
         call = self._ledger.apply(event, run_id=self.run_id, thread_id=self.thread_id)
         if isinstance(event, CallStarted):
-            listeners = self._barrier.listener(call), self._early_listener(call)
+            listeners = self._barrier.listener(call), self.early.listener(call)
             if any(listeners):
                 self._listeners[call.call_id] = tuple(hear for hear in listeners if hear is not None)
         for hear in self._listeners.get(event.call_id, ()):
@@ -568,7 +629,7 @@ class RunEnd:
         self.begin(ending)
         assert self._task is not None, "it has begun"
         # Hooks and early tools end in their own time, which is bounded. If none is running, it is the store that hangs.
-        return await wait_for_result(self._task, while_=lambda: self._barrier.runs_hooks or self._run.runs_early_tools)
+        return await wait_for_result(self._task, while_=lambda: self._barrier.runs_hooks or self._run.early.is_running)
 
     def leave(self) -> None:
         """Ends the work of this process on the run, and not the run: another one is to go on with it."""
@@ -579,7 +640,7 @@ class RunEnd:
     async def _leave(self, ending: Ending) -> None:
         run = self._run
         self._call_back(ending)
-        run._abort_early_tools(ending)
+        run.early.abort(ending)
         await self._write(lambda: ())  # what had passed the check is written
         self.ending = ending
         run.engine.remove_run(run.run_id)
@@ -595,15 +656,15 @@ class RunEnd:
 
     async def _reach(self, ending: Ending) -> Exception | None:
         run = self._run
-        ending = ending.after(run._handed_over())
+        ending = ending.after(run.handed_over())
         self._call_back(ending)
-        run._abort_early_tools(ending)
+        run.early.abort(ending)
         await self._feeds.aclose()
         await self._barrier.close(ending)
         await self._write(lambda: ())  # when this is its turn, all that had passed the check has been applied
-        run._abort_early_tools(ending)
+        run.early.abort(ending)
         await self._barrier.close(ending)
-        await run._close_early_tools()
+        await run.early.close()
         failure = self._barrier.failure if ending.outcome == "finished" else None
         if failure is not None:
             ending = ending.failed_by_hook(failure)

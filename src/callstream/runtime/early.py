@@ -54,9 +54,8 @@ from callstream.events import (
 from callstream.hooks.dispatch import HookThread
 from callstream.jsontext.stream import Change, JsonStream
 from callstream.runtime.barrier import CallListener, Write
-from callstream.runtime.core import RunCore
+from callstream.runtime.core import EarlyTools, RunCore
 from callstream.runtime.log import Ending
-from callstream.runtime.tooluse import ToolUse
 from callstream.tools import Streamed, StreamedParameter, Tool, running_for, starts_early
 from callstream.tools.check import Misfit, describe
 from callstream.tools.convert import converter
@@ -244,9 +243,7 @@ class _Interruptible:
 class EarlyRun:
     """The tool of one call. It belongs to the event loop of its run."""
 
-    def __init__(
-        self, run: RunCore, tool_use: ToolUse, write: Write, call: Call, tool: Tool[Any], *, is_recorded: bool = True
-    ) -> None:
+    def __init__(self, run: RunCore, write: Write, call: Call, tool: Tool[Any], *, is_recorded: bool = True) -> None:
         self.call_id = call.call_id
         self.tool = tool
         self.has_begun = False
@@ -255,7 +252,6 @@ class EarlyRun:
         self.given: Any = {}
         """What the tool is called with: arguments by name, or the one of a free-text tool."""
         self._run = run
-        self._tool_use = tool_use
         self._write = write
         self._is_recorded = is_recorded
         streams = tool.streamed is not None
@@ -393,7 +389,7 @@ class EarlyRun:
             if self._args is not None:
                 await run.prepare(self.call_id)
             if self._is_recorded:
-                await self._tool_use.record_outcome(self.call_id, result, error)
+                await run.record_outcome(self.call_id, result, error)
         if error is not None:
             raise error
         return result
@@ -402,7 +398,7 @@ class EarlyRun:
         """Records that the tool runs. Raises if it must not."""
         run = self._run
         if self._args is None:
-            typed = await self._tool_use.convert(self.call_id)
+            typed = await run.convert(self.call_id)
             call = await run.prepare(self.call_id)
             self.given = (call.args or {}) if typed is None else typed
         await self._write([CallRunningEarly(self.call_id)])
@@ -510,15 +506,14 @@ EarlyPolicy: TypeAlias = Literal["record", "report", "never"]
 """Whether tools of a response's calls may begin early: with their results recorded, or left to a host that reports them."""
 
 
-class EarlyRuns:
+class EarlyRuns(EarlyTools):
     """The tools of one run that begin early, and the calls of which they may become."""
 
     held: frozenset[str] = frozenset()
     """Names of tools that never begin early, because their host gives them something when it calls them."""
 
-    def __init__(self, run: RunCore, tool_use: ToolUse, write: Write) -> None:
+    def __init__(self, run: RunCore, write: Write) -> None:
         self._run = run
-        self._tool_use = tool_use
         self._write = write
         self._expected: dict[str, tuple[EarlyPolicy, Tool[Any] | None]] = {}
         self._runs: dict[str, EarlyRun] = {}
@@ -542,7 +537,7 @@ class EarlyRuns:
         if tool is None or not starts_early(tool) or call.name in self.held:
             return None
         is_recorded = policy == "record"
-        early = EarlyRun(self._run, self._tool_use, self._write, call, tool, is_recorded=is_recorded)
+        early = EarlyRun(self._run, self._write, call, tool, is_recorded=is_recorded)
         self._runs[call.call_id] = early
         return early.apply
 

@@ -11,36 +11,29 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from callstream.calls import HAS_OUTCOME, Call, CallEvent, CallState, Refusal, ToolResult, refusal
-from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, TransitionError, UsageError
+from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, UsageError
 from callstream.events import (
     CallDiscarded,
     CallStarted,
     InputKept,
-    Question,
     RunEvent,
-    RunOutcome,
     RunResumed,
     RunStarted,
 )
 from callstream.journal import Journal
-from callstream.runtime.barrier import CallListener
 from callstream.runtime.claims import Claims, EarlierCalls, outcome_of
 from callstream.runtime.continuing import OnDivergence, Replay
 from callstream.runtime.core import RunCore
 from callstream.runtime.early import EarlyPolicy, EarlyRuns
-from callstream.runtime.engine import Engine, OnRejected
+from callstream.runtime.engine import Engine, OnRejected, RunObserver
 from callstream.runtime.log import Ending, is_being_cancelled, wait_for_result, wait_until_done
-from callstream.runtime.ownloop import Work, run_in
 from callstream.runtime.questions import Questions
 from callstream.runtime.response import GivenResponse, Response, TextFilter, WithheldRun
-from callstream.runtime.tooluse import ToolUse
-from callstream.tools import CallClaims, Progress, Tool, call_claims
+from callstream.tools import CallClaims, Tool, call_claims
 from callstream.wire.transcript import ArgumentText, json_text
-
-_T = TypeVar("_T")
 
 _CALL_EVENTS = get_args(CallEvent)
 
@@ -77,13 +70,11 @@ class Run(RunCore):
         rejected: OnRejected | None = None,
     ) -> None:
         super().__init__(engine, thread_id, run_id, principal, rejected=rejected)
-        self.tool_use = ToolUse(self, self._barrier)
-        self.early = EarlyRuns(self, self.tool_use, self._write)
-        """The tools that run before the response has ended."""
+        self.early: EarlyRuns = EarlyRuns(self, self._write)
         questions = Questions(engine.journal, partial(Run.start, engine, as_current=False))
         self.earlier = EarlierCalls(self, questions)
         """What calls have come to in earlier attempts."""
-        self.claims = Claims(self, self.tool_use, self.early, self.earlier)
+        self.claims = Claims(self, self.early, self.earlier)
         """Which calls are meant by tools that are called in Python."""
         self.unfinished: dict[str, Response] = {}
         """Responses that go on with the answer to a request that brings the key."""
@@ -277,26 +268,6 @@ class Run(RunCore):
 
     # -- tools --
 
-    async def execute(self, call_id: str, *, is_safe: bool = False) -> Call:
-        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
-
-        Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
-        was ended. Then the tool must not run. ``is_safe``: its host vouches that running it twice does no harm.
-        """
-        if self.early.begun(call_id) is not None:
-            raise TransitionError(f"the tool of call {call_id!r} has begun early; run.invoke gives its result")
-        return await super().execute(call_id, is_safe=is_safe)
-
-    async def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
-        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it.
-
-        ``question`` says what is asked, where the arguments do not. ``is_paused``: the answer is one to another call,
-        which asks about this one.
-        """
-        if self.early.begun(call_id) is not None:
-            raise UsageError(f"the tool of call {call_id!r} has begun early, so nobody can be asked about it any more")
-        return await super().await_answer(call_id, question, is_paused=is_paused)
-
     def refusals(self) -> list[Refusal]:
         """The calls whose tools will not run, each with a sentence for the model, in the order of the calls.
 
@@ -326,7 +297,7 @@ class Run(RunCore):
         earlier = await self.earlier.settle(call_id, self.engine.find_tool(self.call(call_id).name))
         if earlier is not None and earlier.state in HAS_OUTCOME:
             return outcome_of(earlier)
-        typed = await self.tool_use.convert(call_id)
+        typed = await self.convert(call_id)
         call = await self.execute(call_id) if earlier is None else earlier
         tool = self.engine.tool(call.name)
         running = asyncio.ensure_future(self.engine.call_tool(tool, call, self.progress_of(call_id), typed))
@@ -341,7 +312,7 @@ class Run(RunCore):
             raise
         finally:
             undo()
-        await self.tool_use.record_outcome(call_id, result)
+        await self.record_outcome(call_id, result)
         return result
 
     async def run_tools(self) -> list[ToolResult]:
@@ -354,7 +325,7 @@ class Run(RunCore):
         """
         results = []
         for call_id in [call.call_id for call in self.calls]:
-            if call_id in self.tool_use.told or call_id in self._invoking or self.earlier.hides(call_id):
+            if call_id in self.tool_use.told or call_id in self._invoking or self.hides(call_id):
                 continue
             self.tool_use.told.add(call_id)
             result = None
@@ -386,34 +357,18 @@ class Run(RunCore):
             return told(value if isinstance(value, str) else json_text(value), value=value)
         return told(refusal(call), is_error=True) if self._barrier.is_refused(call) else None
 
-    # -- tools that begin early --
-
-    @property
-    def runs_early_tools(self) -> bool:
-        return self.early.is_running
-
     def begin_tool(self) -> None:
         self.make_current()
         call_claims.set(None)  # this is the tool itself
         current_model_call.set(None)
 
-    def _early_listener(self, call: Call) -> CallListener | None:
-        return self.early.listener(call)
-
-    async def _settle_early_tool(self, call_id: str) -> None:
-        await self.early.settle(call_id)
-
-    def _abort_early_tools(self, ending: Ending) -> None:
-        self.early.abort(ending)
-
-    async def _close_early_tools(self) -> None:
-        await self.early.close()
-
-    def _handed_over(self) -> frozenset[str]:
+    def handed_over(self) -> frozenset[str]:
         return self.claims.handed_over()
 
 
 RunEngine: TypeAlias = Engine[Run]
+Observer: TypeAlias = RunObserver[Run]
+"""Is notified of runs and calls."""
 
 
 def check_thread_id(thread_id: Any) -> str:
@@ -474,152 +429,6 @@ current_tool: ContextVar[tuple[Run, str] | None] = ContextVar("callstream_tool",
 """The run and the call of the tool in whose context this is, where a host says so: what models say there is the tool's."""
 
 current_model_call: ContextVar[ModelCall | None] = ContextVar("callstream_model_call", default=None)
-
-
-class SyncRun:
-    """A run for programs that have no event loop, or block the one they have: what is awaited of a ``Run`` blocks here.
-
-    ``with cs.run("thread-1") as run`` gives one. ``SyncRun(run)`` is one for any ``Run``, such as ``current_run()``.
-
-    It may be used in any thread but the one that runs the event loop of the run. Async hooks and tools run on that loop,
-    sync hooks in threads of their own, and a sync tool in the thread that has called ``invoke`` or ``run_tools``. The
-    methods are those of ``Run``, which says more of each.
-    """
-
-    def __init__(self, run: Run) -> None:
-        if not isinstance(run, Run):
-            raise UsageError(f"expected a run, got {run!r:.100}; current_run() gives None outside of one")
-        self.run = run
-        """The run itself, for code on its event loop."""
-
-    # -- what is known --
-
-    @property
-    def thread_id(self) -> str:
-        return self.run.thread_id
-
-    @property
-    def run_id(self) -> str:
-        return self.run.run_id
-
-    @property
-    def principal(self) -> str | None:
-        return self.run.principal
-
-    @property
-    def outcome(self) -> RunOutcome | None:
-        """How the run ended; None while it is running."""
-        return self.run.outcome
-
-    @property
-    def reason(self) -> str | None:
-        """Why the run failed or was cancelled."""
-        return self.run.reason
-
-    @property
-    def error(self) -> BaseException | None:
-        """The exception that failed the run, if it was one."""
-        return self.run.error
-
-    @property
-    def seq(self) -> int:
-        """The number of the last record of the run."""
-        return self.run.seq
-
-    @property
-    def calls(self) -> list[Call]:
-        """The run's calls, in the order in which they started."""
-        return self.run.calls
-
-    def call(self, call_id: str) -> Call:
-        return self.run.call(call_id)
-
-    def refusals(self) -> list[Refusal]:
-        """The calls whose tools will not run, each with a sentence for the model, in the order of the calls."""
-        return self.run.refusals()
-
-    # -- tools --
-
-    def settled(self, call_id: str) -> Call:
-        """The call after all its hooks are done."""
-        return self._wait(partial(self.run.settled, call_id))
-
-    def execute(self, call_id: str, *, is_safe: bool = False) -> Call:
-        """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments."""
-        return self._wait(partial(self.run.execute, call_id, is_safe=is_safe))
-
-    def complete(self, call_id: str, result: Any = None) -> None:
-        """The tool has returned."""
-        self._wait(partial(self.run.complete, call_id, result))
-
-    def fail(self, call_id: str, error: str | BaseException) -> None:
-        """The tool has failed."""
-        self._wait(partial(self.run.fail, call_id, error))
-
-    def invoke(self, call_id: str) -> Any:
-        """Runs the tool of this call, from barrier to result, and returns the result. A sync tool runs in this thread."""
-        return self._wait(partial(self.run.invoke, call_id))
-
-    def run_tools(self) -> list[ToolResult]:
-        """Runs the tool of every call whose arguments are complete, and returns what to tell the model, call by call."""
-        return self._wait(self.run.run_tools)
-
-    def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
-        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it."""
-        return self._wait(partial(self.run.await_answer, call_id, question, is_paused=is_paused))
-
-    def answer(
-        self, call_id: str | Call, result: Any = None, *, error: str | None = None, message_id: str | None = None
-    ) -> bool:
-        """The answer to a call of this thread that awaits one. False if it has its answer already."""
-        return self._wait(partial(self.run.answer, call_id, result, error=error, message_id=message_id))
-
-    def resume(self, call_id: str) -> Call | None:
-        """Takes in a call of this thread that awaits an answer, so that it can execute."""
-        return self._wait(partial(self.run.resume, call_id))
-
-    def progress(self, call_id: str, data: Any) -> None:
-        """What an executing call tells its interface; the model never sees it."""
-        self._wait(partial(self.run.progress, call_id, data))
-
-    def progress_of(self, call_id: str) -> Progress:
-        """The ``Progress`` to hand to the tool of an executing call."""
-
-        async def open_progress() -> Progress:
-            return self.run.progress_of(call_id)
-
-        return self._wait(open_progress)
-
-    # -- the end --
-
-    def finish(self) -> None:
-        """Ends the run as finished, after all hooks have settled. Raises the error of a hook that failed the run."""
-        self._wait(self.run.finish)
-
-    def stop(self, reason: str = "stopped") -> None:
-        """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
-        self._wait(partial(self.run.stop, reason))
-
-    def __enter__(self) -> SyncRun:
-        self.run.enter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> Literal[False]:
-        self.run.leave()
-        if self.run.outcome is not None and self.run.loop.is_closed():
-            return False  # closing the Callstream has ended it
-        if error is None:
-            self.finish()
-        else:
-            self._wait(partial(self.run.end, error))
-        return False
-
-    def _wait(self, work: Work[_T]) -> _T:
-        if self.run.process != os.getpid():
-            raise UsageError(f"run {self.run_id!r} belongs to the process that this one was forked from")
-        return run_in(self.run.loop, work)
 
 
 _LOOK_SECONDS: Final = 0.5

@@ -24,10 +24,18 @@ from callstream.calls import CallState
 from callstream.errors import Compacted, UsageError
 from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
-from callstream.runtime import remote_parent
 from callstream.server.agent import Host
 from callstream.server.health import JournalHealth
-from callstream.server.requests import Access, Problem, check_ids, choice, json_body, json_response, parse_input
+from callstream.server.requests import (
+    Access,
+    Problem,
+    check_ids,
+    choice,
+    json_body,
+    json_response,
+    parse_input,
+    remote_parent,
+)
 from callstream.server.routes import IdRoute, RunRoutes
 from callstream.server.settings import ServerSettings
 from callstream.server.streams import Unfinished

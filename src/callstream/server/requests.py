@@ -15,6 +15,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, Final, TypeAlias
@@ -54,6 +55,15 @@ class Problem(Exception):
         self.message = message
         self.retry_after = retry_after
         self.closes = closes
+
+
+def remote_parent(headers: Mapping[str, str]) -> AbstractContextManager[None]:
+    """A context in which runs belong to the trace that a request names (``traceparent``), if there is none already."""
+    try:
+        from callstream.runtime.telemetry import continue_trace
+    except ImportError:  # OpenTelemetry is not installed
+        return nullcontext()
+    return continue_trace(headers)
 
 
 def not_found(what: str) -> Problem:

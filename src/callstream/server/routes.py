@@ -23,7 +23,7 @@ from callstream.agui.messages import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.guards import APPROVAL
 from callstream.journal import RunRow
-from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits, remote_parent
+from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits
 from callstream.runtime.questions import may_have_questions
 from callstream.server.agent import AnswersHost, AppHost, Host, OlderClient, Presenter, answered_in
 from callstream.server.health import JournalHealth
@@ -37,6 +37,7 @@ from callstream.server.requests import (
     number,
     query_id,
     read_input,
+    remote_parent,
     shutting_down,
 )
 from callstream.server.settings import ServerSettings

@@ -17,11 +17,11 @@ from callstream.calls import LACKS_OUTCOME, Call, CallState, Refusal
 from callstream.errors import CallRejected, RunOver, UsageError, WireError
 from callstream.events import CallCompleted, CallDiscarded, DiscardReason, RequestEvent, ResultReceived, RunStarted
 from callstream.runtime import ModelCall, Run, RunEngine, current_model_call, current_run
+from callstream.runtime.barrier import absence
 from callstream.runtime.continuing import Coming, Keeping, KeptBody, KeptTurn
 from callstream.runtime.engine import check_ask_again, check_silence
 from callstream.runtime.ownloop import may_wait_for
 from callstream.runtime.response import GivenResponse, TextFilter
-from callstream.runtime.tooluse import absence
 from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tools import current_call, describe
 from callstream.tools.check import argument_names, outline_faults
