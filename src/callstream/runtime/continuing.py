@@ -31,6 +31,7 @@ from callstream.events import (
     CallProgressed,
     CallStarted,
     InputKept,
+    Kept,
     MessageReceived,
     MessageStarted,
     OutputKept,
@@ -38,12 +39,15 @@ from callstream.events import (
     Record,
     ReplayRule,
     RequestKept,
+    ResponseEnded,
     ResponseKept,
     RunEvent,
     RunResumed,
     SessionKept,
     StateChanged,
+    WireEvent,
 )
+from callstream.wire.decoder import Decoder
 from callstream.wire.requests import Digest
 
 logger = logging.getLogger("callstream")
@@ -109,6 +113,34 @@ class KeptBody:
         self._headers = {name: headers[name] for name in _HEADERS if name in headers}
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
         self._parts: list[bytes] = []
+        self._is_whole = False  # what was kept has the end
+
+    def read(self, data: bytes) -> None:
+        """These bytes have come from the provider."""
+        if self._checkpoint is not None:
+            self._since += data
+
+    def beside(
+        self, events: Sequence[WireEvent], passed: Sequence[bytes], decoder: Decoder[Any]
+    ) -> Sequence[WireEvent | Kept]:
+        """The events with what is recorded beside them: in the same append as the end, the response as the SDK gets it.
+
+        ``passed``: what the SDK gets of what was read. Some wires say more after the end: then it is kept again.
+        """
+        for data in passed:
+            self.add(data)
+        follows = bool(passed) and self._is_whole
+        ends = any(isinstance(event, ResponseEnded) and event.finish_reason is not None for event in events)
+        self._is_whole |= ends
+        more: list[Kept] = [*self.named(decoder.answer_id), *self.checked(decoder.checkpoint)]
+        if ends or follows:
+            return [*more, *events, self.event()]
+        return [*more, *events] if more else events
+
+    def whole(self, body: bytes) -> ResponseKept:
+        """What is recorded of an answer that was not streamed."""
+        self.add(body)
+        return self.event()
 
     def add(self, data: bytes) -> None:
         if made := self._compressor.compress(data):
@@ -120,11 +152,6 @@ class KeptBody:
             return []
         self._is_nameless = False
         return [RequestKept(self._request, answer_id=answer_id)]
-
-    def read(self, data: bytes) -> None:
-        """These bytes have come from the provider."""
-        if self._checkpoint is not None:
-            self._since += data
 
     def checked(self, token: str | None) -> list[ResponseKept]:
         """What is recorded of a new checkpoint, whose token is the last that was read."""

@@ -313,6 +313,8 @@ class Response:
         self.is_over = False
         """Whether the wire has ended the response, and how."""
         self.finish_reason: str | None = None
+        self.was_interrupted = False
+        """Whether what can be read of it ends within a call."""
         self._recorded: list[RunEvent] = []
         self._renaming: asyncio.Task[None] | None = None
 
@@ -452,6 +454,7 @@ class Response:
                     within=self._within if event.message_id is None else None,
                 )
             case CallSigned() | ArgsAppended() | CallCompleted() | CallDiscarded():
+                self.was_interrupted |= isinstance(event, CallDiscarded) and event.reason == "interrupted"
                 call_id = self.call_ids.get(event.call_id)
                 if call_id is None:
                     # It never got a name, so it never started.

@@ -3,7 +3,9 @@
 The provider's bytes are kept as they come, at the provider's pace. They are cut, decoded and collapsed. Their events are
 recorded first; only then are bytes released to the SDK. It is one way, in plain calls:
 
-    _hear ─▶ _step ─▶ (journal) ─▶ _recorded ─▶ _let_out ─▶ _step …
+    _Inbox ─▶ _step ─▶ (journal) ─▶ _recorded ─▶ _let_out ─▶ _Outbox
+                ▲                                   │
+                └───────────────────────────────────┘
 
 One record is under way at a time. What comes meanwhile is read together by the next step: the faster deltas come, the more
 of them share a write. Bytes that come while nothing is written wait for the run's turn (``Run.schedule``), which is now
@@ -21,7 +23,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Sequence,
+)
+from enum import Enum, IntEnum, auto
 from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -30,7 +42,7 @@ import msgspec
 
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver, WireError
-from callstream.events import CallDiscarded, Kept, ResponseEnded, WireEvent
+from callstream.events import Kept, WireEvent
 from callstream.runtime import Response
 from callstream.runtime.continuing import KeptBody
 from callstream.runtime.log import wait_until_done
@@ -80,6 +92,162 @@ class Limits(msgspec.Struct, frozen=True):
     keep_alive_every: float = 5.0
 
 
+class _Inbox:
+    """What the source has brought and no step has read yet.
+
+    A source that announces keeps what comes until it is taken, and no task is woken for it. Any other is iterated, and so is
+    what such a source has already.
+    """
+
+    def __init__(self, source: AsyncIterable[bytes], notify: Callable[[], object]) -> None:
+        self._source = source
+        self._announced = source if isinstance(source, Announcing) else None
+        self._notify = notify
+        self._parts: list[bytes] = []
+        self._is_closed = False
+        self.has_more = False
+        """Whether the source has announced something that was not taken."""
+        self.held = 0
+        """Bytes that are here."""
+        self.room = Flag()
+        """Set when bytes have left, on either side of the body."""
+        self.error: Exception | None = None
+        """What has broken the source: it rises when all that came before was read."""
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    async def read(self, is_full: Callable[[], bool]) -> None:
+        """Reads the source to its end."""
+        if self._announced is not None:
+            self._announced.announce_to(self._hear)
+        try:
+            async for data in self._source:
+                self._put(data)
+                del data  # else it would stay here until more comes by this way
+                self._notify()
+                while is_full():
+                    self.room.clear()
+                    await self.room.wait()
+        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
+            self.error = error
+
+    def _hear(self) -> None:
+        if not self._is_closed:
+            self.has_more = True
+            self._notify()
+
+    def _put(self, data: bytes) -> None:
+        if data and not self._is_closed:
+            self._parts.append(data)
+            self.held += len(data)
+
+    def take(self) -> None:
+        """Takes what the source has announced, so that the provider need not wait."""
+        if self.has_more and self._announced is not None:
+            self.has_more = False
+            self._put(self._announced.take())
+
+    def pop(self) -> bytes:
+        """All that is here."""
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self.held = 0
+        self.room.set()
+        return data
+
+    def close(self) -> None:
+        """Nothing of it is wanted any more."""
+        self._is_closed = True
+        self.has_more = False
+        self.pop()
+
+
+class _Outbox:
+    """What was recorded and waits, in order, for the SDK."""
+
+    def __init__(self) -> None:
+        self._outputs: list[Output] = []
+        self._news = Flag()
+        self._is_awaited = False  # the SDK waits for news
+        self.push: Callable[[bytes], bool] | None = None
+        """See ``Delivering``."""
+        self.held = 0
+        """Bytes that the SDK has not got yet, those of what was popped last among them."""
+
+    def __bool__(self) -> bool:
+        return bool(self._outputs)
+
+    def put(self, outputs: Sequence[Output]) -> None:
+        if outputs and not self._is_pushed(outputs):
+            self._outputs += outputs
+            self.held += sum(len(output.data) for output in outputs)
+            self._news.set()
+
+    def _is_pushed(self, outputs: Sequence[Output]) -> bool:
+        """Whether a reader that waits has got them without being woken."""
+        if self.push is None or not self._is_awaited or self._outputs or self._news.is_set():
+            return False
+        for output in outputs:
+            if output.call_ids:
+                return False  # they wait for hooks
+        return self.push(outputs[0].data if len(outputs) == 1 else b"".join([output.data for output in outputs]))
+
+    def pop(self) -> Output:
+        """The next output. Its bytes count until they are freed."""
+        return self._outputs.pop(0)
+
+    def pop_free(self) -> list[Output]:
+        """Those at the front that wait for no hook."""
+        free = list(takewhile(lambda output: not output.call_ids, self._outputs))
+        del self._outputs[: len(free)]
+        return free
+
+    def clear(self) -> None:
+        self.free(self._outputs)
+        self._outputs.clear()
+
+    def free(self, outputs: Iterable[Output]) -> None:
+        """Their bytes have left, or will not."""
+        self.held -= sum(len(output.data) for output in outputs)
+
+    def notify(self) -> None:
+        """Wakes the SDK: nothing more may come."""
+        self._news.set()
+
+    async def wait(self, seconds: float, is_over: Callable[[], bool]) -> bool:
+        """Waits for an output, or until it is over, for a while. False if neither came."""
+        self._news.clear()
+        if self._outputs or is_over():
+            return True
+        timer = asyncio.get_running_loop().call_later(seconds, self._news.set)
+        self._is_awaited = True
+        try:
+            await self._news.wait()
+        finally:
+            self._is_awaited = False
+            timer.cancel()
+        return bool(self._outputs) or is_over()
+
+
+class _Stage(IntEnum):
+    """How far a body has come. It never goes back."""
+
+    NEW = auto()  # its task has not begun
+    READING = auto()
+    ENDING = auto()  # the source has ended; the rest is being read
+    LAST = auto()  # the end of the response is being recorded
+    OVER = auto()  # nothing is recorded any more but what is open
+
+
+class _Turn(Enum):
+    """What becomes of bytes that come."""
+
+    NONE = auto()  # they have a step called
+    DUE = auto()  # a step is on its way
+    RECORDING = auto()  # the next step follows when the record is there
+
+
 class TappedBody:
     """Reads one streamed response. Made on the loop of the request, where reading begins at once, in a task of its own:
     it reads the source, waits until all is recorded, and closes what has to be closed, however the response ends.
@@ -99,9 +267,6 @@ class TappedBody:
         kept: KeptBody | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self._source = source
-        self._announced = source if isinstance(source, Announcing) else None
-        self._has_heard = False  # it has something to be taken
         self._close_source = close_source
         self._response = response
         self._schedule_in_run = response.run.schedule
@@ -115,38 +280,26 @@ class TappedBody:
         self.limits = limits or Limits()
         self._on_end = on_end
         self._kept = kept
-        self._is_kept = False
-        self._unread: list[bytes] = []  # as they came
-        self._outputs: list[Output] = []  # what was recorded, and may leave
-        self._held = 0  # bytes of both
-        self._is_due = False  # a step is on its way
-        self._is_recording = False
-        self._source_error: Exception | None = None
-        self._has_ended = False  # the source
-        self._is_last = False  # the end of the response is being recorded
-        self._room = Flag()  # bytes of either side have left; for the source
+        self._inbox = _Inbox(source, self._bytes_came)
+        self._outbox = _Outbox()
+        self._stage = _Stage.NEW
+        self._turn = _Turn.NONE
         self._complete = Flag()  # all is recorded, the end included
-        self._news = Flag()  # for the SDK
-        self._push: Callable[[bytes], bool] | None = None
-        self._is_awaited = False  # the SDK waits for news
         self._error: Exception | None = None
-        self._has_begun = False
-        self._broken_off = False
         self._is_judging = False  # hooks decide about what the SDK gets next
-        self._was_interrupted = False
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reading = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
-        self._reading.add_done_callback(lambda reading: self._news.set())
+        self._reading.add_done_callback(lambda reading: self._outbox.notify())
 
     def deliver_to(self, push: Callable[[bytes], bool]) -> None:
         """See ``Delivering``: for a reader to whom a task that is woken for each delta is too much."""
-        self._push = push
+        self._outbox.push = push
 
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
         """What the SDK reads, by ``reader``, which stays in use until it has read all."""
         try:
             while True:
-                while not self._outputs:
+                while not self._outbox:
                     if self._reading.done():
                         self._raise_error()
                         for _ in range(_TURNS_BEFORE_END):
@@ -154,7 +307,7 @@ class TappedBody:
                         return
                     if not await self._woken() and self.collapser.is_holding:
                         yield self.collapser.keep_alive
-                output = self._outputs.pop(0)
+                output = self._outbox.pop()
                 rejected: list[str] = []
                 self._is_judging = True
                 for call_id in output.call_ids if self._waits_for_hooks else ():
@@ -180,7 +333,7 @@ class TappedBody:
     @property
     def is_delivered(self) -> bool:
         """Whether the SDK has all that was for it."""
-        return self._complete.is_set() and not self._outputs and not self._is_judging
+        return self._complete.is_set() and not self._outbox and not self._is_judging
 
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded.
@@ -191,9 +344,9 @@ class TappedBody:
 
     def cut(self) -> None:
         """The rest of the response is of no use: the source is closed, and what was read is all there is."""
-        if self._has_begun and not (self._has_ended or self._broken_off or self.was_cut):
+        if self._stage is _Stage.READING and not self.was_cut:
             self.was_cut = True
-            self._pop_unread()
+            self._inbox.close()
             self._reading.cancel()
 
     def abandon(self) -> None:
@@ -212,20 +365,19 @@ class TappedBody:
 
     async def _read(self) -> None:
         is_complete = False
-        self._has_begun = True
         try:
-            if not self._broken_off:
+            if self._stage is _Stage.NEW:
                 await self._read_source()
-                self._has_ended = True
+                self._stage = _Stage.ENDING
                 self._go_on()
                 await self._complete.wait()
                 is_complete = True
         except asyncio.CancelledError:
-            if not self._broken_off:
+            if self._stage is not _Stage.OVER:
                 raise
             self._reading.uncancel()  # only the SDK is in a hurry: what follows may take its time
         finally:
-            self._broken_off = True  # nothing is recorded any more but what is open
+            self._stage = _Stage.OVER
             self._undo_stop()
             try:
                 await self._close_source()
@@ -235,120 +387,76 @@ class TappedBody:
                 await self._tell_end()
 
     async def _read_source(self) -> None:
-        """What breaks the source is kept: what came before is recorded first."""
-        if self._announced is not None:
-            self._announced.announce_to(self._hear)
+        self._stage = _Stage.READING
         try:
-            async for data in self._source:
-                self._hold(data)
-                del data  # else it would stay here until more comes by this way
-                while self._held > self.limits.max_held:
-                    self._room.clear()
-                    await self._room.wait()
-        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
-            self._source_error = error
+            await self._inbox.read(lambda: self._is_full)
         except asyncio.CancelledError:
             if not self.was_cut:
                 raise
             self._reading.uncancel()
-            if self._broken_off:
+            if self._stage is _Stage.OVER:
                 raise
 
-    def _hear(self) -> None:
-        """Something has come. The step that reads it takes it; but a journal that is slow does not slow the provider."""
-        self._has_heard = True
-        if self._is_recording:
-            self._hold(self._take_announced())
-        elif not self._is_due:
-            self._is_due = True
-            self._schedule_in_run(self._step)
+    @property
+    def _is_full(self) -> bool:
+        return self._inbox.held + self._outbox.held > self.limits.max_held
 
-    def _hold(self, data: bytes) -> None:
-        """Keeps bytes that came, and sees to it that they are read."""
-        if self.was_cut or not data:
-            return
-        self._unread.append(data)
-        self._held += len(data)
-        if not self._is_due and not self._is_recording:
-            self._is_due = True
+    def _bytes_came(self) -> None:
+        """A journal that is slow does not slow the provider: what comes while a record is under way is kept here."""
+        if self._turn is _Turn.NONE:
+            self._turn = _Turn.DUE
             self._schedule_in_run(self._step)
+        elif self._turn is _Turn.RECORDING and not self._is_full:
+            self._inbox.take()
 
     def _go_on(self) -> None:
         """Goes on with what is here, after the SDK has seen what was let out."""
-        if not self._is_due and not self._is_recording:
-            self._is_due = True
+        if self._turn is _Turn.NONE:
+            self._turn = _Turn.DUE
             self.loop.call_soon(self._step)
 
     def _step(self) -> None:
         """Reads what is here, and has what it says recorded. Nothing is being recorded yet."""
-        self._is_due = False
-        if self._broken_off:
+        self._turn = _Turn.NONE
+        if self._stage is _Stage.OVER:
             return
         try:
-            data = self._pop_unread() if self._unread else b""
-            if self._has_heard:
-                data += self._take_announced()
-            if data:
+            if not self._is_full:
+                self._inbox.take()
+            if data := self._inbox.pop():
                 if self._kept is not None:
                     self._kept.read(data)
                 read = self.collapser.feed(data)
-            elif self._has_ended:
+            elif self._stage is _Stage.ENDING:
                 read = self._last_read()
             else:
                 return
         except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
             self._fail(error)
             return
-        events = read.events if self._kept is None else self._with_kept(self._kept, read)
-        if events or read.error is not None or self._is_last:
-            self._is_recording = True
+        events: Sequence[WireEvent | Kept] = read.events
+        if self._kept is not None:
+            events = self._kept.beside(read.events, [output.data for output in read.outputs], self._response.decoder)
+        if events or read.error is not None or self._stage is _Stage.LAST:
+            self._turn = _Turn.RECORDING
             self._response.submit(events, partial(self._recorded, read))
         else:
             self._let_out(read)
 
-    def _take_announced(self) -> bytes:
-        """What the source has kept; nothing while enough is here."""
-        if self._announced is None or self._held > self.limits.max_held or self.was_cut:
-            return b""
-        self._has_heard = False
-        return self._announced.take()
-
-    def _pop_unread(self) -> bytes:
-        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-        self._unread.clear()
-        self._held -= len(data)
-        self._room.set()
-        return data
-
     def _last_read(self) -> Read:
-        if self._source_error is not None:
-            raise self._source_error
-        self._is_last = True
+        if self._inbox.error is not None:
+            raise self._inbox.error
+        self._stage = _Stage.LAST
         end = self.collapser.end()
         if end.error is not None:  # what is open was left out, so that there is nothing to judge
             logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
             end.error = None
         return end
 
-    def _with_kept(self, kept: KeptBody, read: Read) -> Sequence[WireEvent | Kept]:
-        """The events, with the response as the SDK gets it in the same append as its end: what is whole is kept."""
-        for output in read.outputs:
-            kept.add(output.data)
-        ends = any(isinstance(event, ResponseEnded) and event.finish_reason is not None for event in read.events)
-        follows = bool(read.outputs) and self._is_kept  # some wires have something to say after the end
-        self._is_kept |= ends
-        decoder = self._response.decoder
-        more: list[Kept] = [*kept.named(decoder.answer_id), *kept.checked(decoder.checkpoint)]
-        events: Sequence[WireEvent | Kept] = [*more, *read.events] if more else read.events
-        return [*events, kept.event()] if ends or follows else events
-
     def _recorded(self, read: Read, error: Exception | None) -> None:
-        self._is_recording = False
-        if self._broken_off:
+        self._turn = _Turn.NONE
+        if self._stage is _Stage.OVER:
             return
-        for event in read.events:
-            if type(event) is CallDiscarded and event.reason == "interrupted":
-                self._was_interrupted = True
         if error is None and read.error is not None:
             error = self._judge(read.error)
         if error is None:
@@ -358,30 +466,17 @@ class TappedBody:
 
     def _let_out(self, read: Read) -> None:
         """Lets out what was recorded, and goes on."""
-        if read.outputs and not self._pushed(read.outputs):
-            self._outputs += read.outputs
-            self._held += sum(len(output.data) for output in read.outputs)
-            self._news.set()
-        if self._is_last:
+        self._outbox.put(read.outputs)
+        if self._stage is _Stage.LAST:
             self._complete.set()
-        elif self._outputs or self._has_ended:
+        elif self._outbox or self._stage is _Stage.ENDING:
             self._go_on()
-        elif self._unread or (self._has_heard and self._held <= self.limits.max_held):
-            self._is_due = True
-            self._schedule_in_run(self._step)
-
-    def _pushed(self, outputs: Sequence[Output]) -> bool:
-        """Whether a reader that waits has got them without being woken."""
-        if self._push is None or not self._is_awaited or self._outputs or self._news.is_set():
-            return False
-        for output in outputs:
-            if output.call_ids:
-                return False  # they wait for hooks
-        return self._push(outputs[0].data if len(outputs) == 1 else b"".join([output.data for output in outputs]))
+        elif self._inbox or (self._inbox.has_more and not self._is_full):
+            self._bytes_came()
 
     def _judge(self, error: WireError) -> WireError | None:
         """The wire cannot be read any further. The rest is the SDK's to judge, unless it would be half a call."""
-        if error.provider_message is None and self._was_interrupted:
+        if error.provider_message is None and self._response.was_interrupted:
             return error
         logger.warning("cannot continue to read response %s: %s", self._response.response_id, error)
         return None
@@ -410,24 +505,25 @@ class TappedBody:
         If it has not begun it is not cancelled, because it would never begin, and not come to its end either.
         """
         self._undo_stop()
-        if not self._broken_off:
-            self._broken_off = True
-            if self._has_begun:
-                self._reading.cancel()
+        stage, self._stage = self._stage, _Stage.OVER
+        if stage not in (_Stage.NEW, _Stage.OVER):
+            self._reading.cancel()
 
     # -- forwarding --
 
     def _pop_with_followers(self, output: Output) -> bytes:
         """The output and those after it that wait for no hook: a sync client pays for each piece that it takes."""
-        followers = list(takewhile(lambda follower: not follower.call_ids, self._outputs))
-        del self._outputs[: len(followers)]
-        self._free(output, *followers)
-        return b"".join([output.data, *(follower.data for follower in followers)])
+        outputs = [output, *self._outbox.pop_free()]
+        self._free(*outputs)
+        return b"".join([each.data for each in outputs])
 
     def _free(self, *outputs: Output) -> None:
-        self._held -= sum(len(output.data) for output in outputs)
-        self._room.set()
-        if self._has_heard:
+        self._outbox.free(outputs)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        self._inbox.room.set()
+        if self._inbox.has_more:
             self._go_on()
 
     def _raise_error(self) -> None:
@@ -436,17 +532,7 @@ class TappedBody:
 
     async def _woken(self) -> bool:
         """Waits for news, for a while. False if none came."""
-        self._news.clear()
-        if self._outputs or self._reading.done():
-            return True
-        timer = self.loop.call_later(self.limits.keep_alive_every, self._news.set)
-        self._is_awaited = True
-        try:
-            await self._news.wait()
-        finally:
-            self._is_awaited = False
-            timer.cancel()
-        return bool(self._outputs) or self._reading.done()
+        return await self._outbox.wait(self.limits.keep_alive_every, self._reading.done)
 
     async def _settled(self, local_id: str) -> AsyncIterator[bytes]:
         """Waits for the hooks of a whole call, and keeps the stream alive meanwhile."""
@@ -477,7 +563,7 @@ class TappedBody:
     async def _read_on(self) -> AsyncIterator[bytes]:
         """Reads to the end for the other calls' sake, and keeps the stream alive meanwhile. The SDK gets nothing more."""
         while not self._reading.done():
-            self._free(*self._outputs)
-            self._outputs.clear()
+            self._outbox.clear()
+            self._make_room()
             if not await self._woken():
                 yield self.collapser.keep_alive

@@ -620,9 +620,8 @@ class Reading:
             events = []
         if self._may_collapse:
             events = discard_invalid(events, self._collapses, self._check)
-        if self._kept is not None:
-            self._kept.add(body)  # a host gets it as it is
-        await self._response.record(events if self._kept is None else [*events, self._kept.event()])
+        # A host gets it as it is.
+        await self._response.record(events if self._kept is None else [*events, self._kept.whole(body)])
         for place, event in enumerate(events) if not self._refuses else ():
             if isinstance(event, CallCompleted):
                 call = await self.run.settled(self._response.call_ids[event.call_id])
