@@ -210,11 +210,6 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
             super().connection_made(transport)
             self._first_head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut_if_silent)
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is not None:
-                self._first_head.cancel()
-
         def connection_lost(self, exc: Exception | None) -> None:
             self._first_head.cancel()
             self._connection.lose()

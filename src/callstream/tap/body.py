@@ -142,25 +142,31 @@ class _Inbox:
             self._parts.append(data)
             self.held += len(data)
 
-    def take(self) -> None:
-        """Takes what the source has announced, so that the provider need not wait."""
-        if self.has_more and self._announced is not None:
-            self.has_more = False
-            self._put(self._announced.take())
+    def keep_announced(self) -> None:
+        """Keeps here what the source has announced, so that the provider need not wait."""
+        self._put(self._take())
 
-    def pop(self) -> bytes:
-        """All that is here."""
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        self.held = 0
-        self.room.set()
-        return data
+    def pop(self, *, takes: bool) -> bytes:
+        """All that is here, and what the source has announced, if that is to be taken too."""
+        data = b""
+        if self._parts:
+            data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts.clear()
+            self.held = 0
+            self.room.set()
+        return data + self._take() if takes else data
+
+    def _take(self) -> bytes:
+        if not self.has_more or self._announced is None:
+            return b""
+        self.has_more = False
+        return self._announced.take()
 
     def close(self) -> None:
         """Nothing of it is wanted any more."""
+        self.pop(takes=False)
         self._is_closed = True
         self.has_more = False
-        self.pop()
 
 
 class _Outbox:
@@ -407,7 +413,7 @@ class TappedBody:
             self._turn = _Turn.DUE
             self._schedule_in_run(self._step)
         elif self._turn is _Turn.RECORDING and not self._is_full:
-            self._inbox.take()
+            self._inbox.keep_announced()
 
     def _go_on(self) -> None:
         """Goes on with what is here, after the SDK has seen what was let out."""
@@ -421,9 +427,7 @@ class TappedBody:
         if self._stage is _Stage.OVER:
             return
         try:
-            if not self._is_full:
-                self._inbox.take()
-            if data := self._inbox.pop():
+            if data := self._inbox.pop(takes=not self._is_full):
                 if self._kept is not None:
                     self._kept.read(data)
                 read = self.collapser.feed(data)
