@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -170,41 +170,23 @@ class Seats:
         self._on_change = on_change or (lambda change: None)
         self._taken: Counter[str | None] = Counter()
 
-    def take(self, principal: str | None = None) -> Seat:
-        """Raises TooMany if there is no seat left."""
+    def take(self, principal: str | None = None) -> ExitStack:
+        """A seat: closing it, once, gives it back. Raises TooMany if there is none left."""
         if self._most is not None and self._taken.total() >= self._most:
             raise TooMany(self._most, of_one=False)
         if self._most_of_one is not None and principal is not None and self._taken[principal] >= self._most_of_one:
             raise TooMany(self._most_of_one, of_one=True)
         self._taken[principal] += 1
         self._on_change(1)
-        return Seat(self, principal)
+        seat = ExitStack()
+        seat.callback(self._give_back, principal)
+        return seat
 
-    def give_back(self, principal: str | None) -> None:
+    def _give_back(self, principal: str | None) -> None:
         self._taken[principal] -= 1
         if not self._taken[principal]:
             del self._taken[principal]
         self._on_change(-1)
-
-
-class Seat:
-    """One that is taken. Leaving it gives it back."""
-
-    __slots__ = ("_principal", "_seats")
-
-    def __init__(self, seats: Seats, principal: str | None) -> None:
-        self._seats = seats
-        self._principal = principal
-
-    def give_back(self) -> None:
-        """Once."""
-        self._seats.give_back(self._principal)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        self.give_back()
 
 
 STOP_POLL_SECONDS: Final = 0.5
@@ -255,32 +237,14 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether failures of runs are logged here; off where an observer does it."""
 
 
-class _Room:
-    """What a run occupies until its work is done: a seat, and its turn where it takes turns."""
-
-    __slots__ = ("_seat", "_turn")
-
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
-        self._turn: asyncio.Lock | None = None
-
-    async def wait_for_turn(self, lock: asyncio.Lock) -> None:
-        await lock.acquire()
-        self._turn = lock
-
-    def give_back(self) -> None:
-        if self._turn is not None:
-            self._turn.release()
-        self._seat.give_back()
-
-
 class _Running:
     __slots__ = ("leaving", "limit", "room", "run", "stopping", "task", "watchers")
 
-    def __init__(self, run: Run, task: asyncio.Task[None], room: _Room) -> None:
+    def __init__(self, run: Run, task: asyncio.Task[None], room: ExitStack) -> None:
         self.run = run
         self.task = task
         self.room = room
+        """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
         self.limit: asyncio.TimerHandle | None = None
         """Of the run's own time, and when it has ended of what its agent still does."""
         self.watchers = 0
@@ -348,21 +312,23 @@ class Driver:
     ) -> str:
         if self.is_draining:
             raise ShuttingDown
-        room = _Room(self._seats.take(principal))
+        room = self._seats.take(principal)
         self._starting += 1
         try:
             if turn is not None:
-                await room.wait_for_turn(self._lock(("turn", turn)))
+                lock = self._lock(("turn", turn))
+                await lock.acquire()
+                room.callback(lock.release)
             started = await self._start(start, request, check)
             if not isinstance(started, str) and check is not None:
                 await self._check_started(started.run, check)
         except BaseException:
-            room.give_back()
+            room.close()
             raise
         finally:
             self._starting -= 1
         if isinstance(started, str):
-            room.give_back()
+            room.close()
             return started
         self._work_on(started, room)
         if self._poll is None or self._poll.done():
@@ -416,7 +382,7 @@ class Driver:
 
     # -- the work --
 
-    def _work_on(self, started: StartedRun, room: _Room) -> None:
+    def _work_on(self, started: StartedRun, room: ExitStack) -> None:
         run, seconds = started.run, self._settings.run_seconds
         run.tighten(self._settings.limits)
         work = self._work(started, self._earlier(started))
@@ -466,7 +432,7 @@ class Driver:
             running.limit = running.run.loop.call_later(_LEFTOVER_SECONDS, running.task.cancel)
 
     def _release(self, running: _Running) -> None:
-        running.room.give_back()
+        running.room.close()
         run, task = running.run, running.task
         self._running.pop(run.run_id, None)
         self._engine.working.pop(run.run_id, None)

@@ -377,63 +377,55 @@ class Observers(Generic[RunT]):
         self._observers += (observer,)
 
     def run_started(self, run: RunT) -> None:
-        self._notify(lambda observer: observer.run_started(run))
+        self._notify("run_started", run)
 
     def run_entered(self, run: RunT) -> Callable[[], None]:
         """Enters the run with the observers that surround it. Returns what leaves it again."""
-        leaves: list[Callable[[], None]] = []
-
-        def enter(observer: Any) -> None:
-            if hasattr(observer, "run_entered"):
-                leaves.append(observer.run_entered(run))
+        leaves = self._notify("run_entered", run)
 
         def leave() -> None:
             for undo in reversed(leaves):
                 undo()
 
-        self._notify(enter)
         return leave
 
     def call_changed(self, run: RunT, call: Call) -> None:
-        self._notify(lambda observer: observer.call_changed(run, call))
+        self._notify("call_changed", run, call)
 
     def run_ended(self, run: RunT) -> None:
-        self._notify(lambda observer: observer.run_ended(run))
+        self._notify("run_ended", run)
 
     def response_ended(self, run: RunT, event: ResponseEnded) -> None:
-        self._notify_able("response_ended", run, event)
+        self._notify("response_ended", run, event)
 
     def asked_again(self, run: RunT, wire: str) -> None:
-        self._notify_able("asked_again", run, wire)
+        self._notify("asked_again", run, wire)
 
     def turn_given(self, run: RunT) -> None:
-        self._notify_able("turn_given", run)
+        self._notify("turn_given", run)
 
     def tool_interrupted(self, run: RunT, call: Call) -> None:
-        self._notify_able("tool_interrupted", run, call)
+        self._notify("tool_interrupted", run, call)
 
     def answer_began(self, upstream: str, status: int, seconds: float) -> None:
-        self._notify_able("answer_began", upstream, status, seconds)
+        self._notify("answer_began", upstream, status, seconds)
 
     def answer_attached(self, upstream: str) -> None:
-        self._notify_able("answer_attached", upstream)
+        self._notify("answer_attached", upstream)
 
     def streams_changed(self, change: int) -> None:
-        self._notify(lambda observer: observer.streams_changed(change))
+        self._notify("streams_changed", change)
 
-    def _notify_able(self, method: str, *args: Any) -> None:
-        def notify(observer: Any) -> None:
-            if hasattr(observer, method):
-                getattr(observer, method)(*args)
-
-        self._notify(notify)
-
-    def _notify(self, notify: Callable[[RunObserver[RunT]], None]) -> None:
+    def _notify(self, method: str, *args: Any) -> list[Any]:
+        """Calls the method of all observers that have it. Returns what it returned."""
+        returned = []
         for observer in self._observers:
             try:
-                notify(observer)
+                if hasattr(observer, method):
+                    returned.append(getattr(observer, method)(*args))
             except Exception:  # an observer's errors are its own, never a run's
                 logger.exception("observer %s failed", type(observer).__name__)
+        return returned
 
 
 class Working(msgspec.Struct, Generic[RunT], frozen=True):
