@@ -169,6 +169,20 @@ async def test_poolers_are_served(url: str, options: str) -> None:
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 24))
 
 
+async def test_records_of_another_process_are_found_without_listen(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """By looking, which must not fail: a follower is woken then, too, but once a second."""
+    async with opened(url + "&listen=off") as journal, opened(url + "&listen=off") as other:
+        await journal.append("r", [RunStarted("t")])
+        following = other.follow("r")
+        assert (await anext(following)).seq == 1
+        for number in range(3):
+            coming = asyncio.ensure_future(anext(following))
+            await journal.append("r", [TextAppended("m", str(number))])
+            assert (await asyncio.wait_for(coming, 30)).seq == 2 + number
+        await following.aclose()  # type: ignore[attr-defined]
+    assert "could not be looked for" not in caplog.text
+
+
 async def test_a_server_that_refuses_listen_is_looked_at_instead(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -175,8 +175,9 @@ SELECT run_key, number, call_id FROM {schema}.tool_call WHERE run_key = ANY($1::
 SELECT first_seq, seq FROM {schema}.archive WHERE run_key = $1 AND first_seq IS NOT NULL
 
 -- name: followed_runs
-SELECT run_id, coalesce(last_seq, (SELECT seq FROM {schema}.last_record_1(run_key))) FROM {schema}.run
-WHERE run_id = ANY($1::text[]) AND writer <> $2
+SELECT run.run_id, coalesce(run.last_seq, (SELECT seq FROM {schema}.last_record_1(run.run_key)))
+FROM {schema}.run LEFT JOIN {schema}.live ON live.run_key = run.run_key
+WHERE run.run_id = ANY($1::text[]) AND live.writer IS DISTINCT FROM $2
 
 -- name: read_call
 SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.thread_id, tool_call.provider_id,
