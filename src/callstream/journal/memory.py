@@ -28,7 +28,6 @@ from callstream.journal.rows import (
     RunRow,
     Source,
     Stored,
-    call_with_pieces,
     event_of,
     find_folded_range,
     from_json,
@@ -368,10 +367,10 @@ class MemoryStore:
     async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
         """Its writers are all in this process."""
 
-    async def take_over(self, run_keys: Sequence[int]) -> None:
+    async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
         for key in run_keys:
             run = self._tables.keys[key]
-            run.writer, run.epoch = self._writer.name, run.epoch + 1
+            run.writer, run.epoch = writer, run.epoch + 1
             run.row = msgspec.structs.replace(run.row, attempt=run.epoch)
         self._tables.writes += 1
 
@@ -462,7 +461,7 @@ class MemoryStore:
 
     # -- the tables, under the lock ------------------------------------------------------------------------------------
 
-    async def rows(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
+    async def stored(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
         run = self._tables.keys[run_key]
         return None if run.compacted else [(line.kind, line.body) for line in run.lines(first, last)]
 
@@ -494,9 +493,9 @@ class MemoryStore:
         lines = [(key, line) for key in run_keys for line in self._tables.keys[key].log]
         return [(key, line.kind, line.body) for key, line in lines if not line.kind & _PIECE]
 
-    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
         active = [run for run in self._tables.runs.values() if run.row.outcome is None]
-        alive = {*self._alive(), self._writer.name}
+        alive = {*self._alive(), writer}
         orphaned = [run.facts() for run in active if run.writer not in alive]
         return [facts for facts in orphaned if facts.key > after and run_id in (None, facts.run_id)][:limit]
 
@@ -574,10 +573,6 @@ class MemoryStore:
                 if run := self._tables.runs.get(run_id):
                     found += run.records(sorted(run.log, key=lambda line: line.first_seq or line.seq))
         return found
-
-    async def call(self, call_id: str) -> Call | None:
-        found = await self.call_log(call_id)
-        return None if found is None else call_with_pieces(found.call, found.rows)
 
     async def call_log(self, call_id: str) -> CallLog | None:
         with self._lock:

@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
-from callstream.calls import Call
 from callstream.errors import CallstreamError, JournalError
 from callstream.events import Record, RunEnded, RunResumed
 from callstream.journal.follow import Folded, Followers, Heads, Page
 from callstream.journal.plan import Append, Plan
-from callstream.journal.rows import RecordColumns, RunRow, Stored, call_with_pieces, record_of
+from callstream.journal.rows import RecordColumns, RunRow, Stored, record_of
 from callstream.journal.store import CallLog, Head, RunFilter, RunRows, Store, StoreAway, StoreReader
 from callstream.journal.whole import WholeRun
 from callstream.journal.writer import Added, Committed, Log, Stale, Writer
@@ -244,10 +243,6 @@ class _PairedReader:
             if is_whole and {(head.key, head.writer) for head in now} == {(head.key, head.writer) for head in live}:
                 return [record for run_id in run_ids for record in found.get(run_id, ())]
         raise self._torn(", ".join(run_ids))
-
-    async def call(self, call_id: str) -> Call | None:
-        found = await self.call_log(call_id)
-        return None if found is None else call_with_pieces(found.call, found.rows)
 
     async def call_log(self, call_id: str) -> CallLog | None:
         found = await self._index.call_log(call_id)

@@ -265,8 +265,12 @@ class ArchivedReader:
         return [record for run_id in run_ids for record in found.get(run_id, ())]
 
     async def call(self, call_id: str) -> Call | None:
-        call = await self._store.call(call_id)
-        if call is None or call.run_id is None or not self._archive.is_named:
+        """The call with its arguments."""
+        found = await self._store.call_log(call_id)
+        if found is None:
+            return None
+        call = call_with_pieces(found.call, found.rows)
+        if call.run_id is None or not self._archive.is_named:
             return call
         run = (await self._archive.read([call.run_id])).get(call.run_id)
         whole = next((each for each in run.calls if each.call_id == call_id), None) if run is not None else None
