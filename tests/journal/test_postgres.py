@@ -66,7 +66,7 @@ async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> No
     link = await asyncpg.connect(where.dsn)
     async with opened(url) as journal:
         await journal.append("r", [RunStarted("t")])
-        sql = journal._store._pool.sql  # type: ignore[attr-defined]
+        sql = journal._store._link.sql  # type: ignore[attr-defined]
         await link.execute(
             f'INSERT INTO "{where.schema}".run (run_id, thread_id, epoch, compacted, started_at, ended_at, outcome) '
             "SELECT 'run ' || n, 'thread ' || n, 1, true, n, n + 1, 'finished' FROM generate_series(1, 50000) AS n"
@@ -211,7 +211,7 @@ async def test_looking_that_fails_for_a_while_does_not_end_the_journal(
     """A right that was taken away, a disk that was full: that is no reason never to write again."""
     async with opened(url + "&listen=off") as journal, opened(url + "&listen=off") as other:
         await journal.append("r", [RunStarted("t")])
-        sql = other._store._pool.sql  # type: ignore[attr-defined]
+        sql = other._store._link.sql  # type: ignore[attr-defined]
         looking = sql["followed_runs"]
         sql["followed_runs"] = "SELECT 1 / 0 WHERE :run_ids::text[] IS NOT NULL AND :writer <> ''"
         follower = asyncio.create_task(followed(other))
@@ -281,7 +281,7 @@ async def test_a_run_that_is_erased_in_the_middle_of_a_page_does_not_seem_to_end
         await journal.compact("r")
         reading = other.read("r")
         assert (await anext(reading)).seq == 1
-        sql = other._store._pool.sql  # type: ignore[attr-defined]
+        sql = other._store._link.sql  # type: ignore[attr-defined]
         # The run is erased after its row was read, and before its records are.
         sql["read_archive"] = sql["read_archive"].replace(
             "archive.run_key = :run_key", "archive.run_key = :run_key AND false"

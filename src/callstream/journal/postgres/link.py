@@ -13,6 +13,8 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
 from callstream.errors import JournalError, UsageError
+from callstream.journal.postgres.session import PostgresSession, queries_in
+from callstream.journal.sql.session import Database
 from callstream.journal.store import StoreAway, Unstorable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
@@ -91,12 +93,16 @@ async def _leave_as_is(connection: Any) -> None:
     """Nothing is ever set on a connection, so nothing is reset when it goes back: that would be one more round trip."""
 
 
-class Link:
-    """The way to the server for one journal, with a few connections to read by. Used on the journal's loop only."""
+class Link(Database):
+    """See ``Database``: the way to the server for one journal, with a few connections that are nobody's for long. Used on
+    the journal's loop only.
+    """
 
     def __init__(self, address: Address, patience: float) -> None:
         self.address = address
         self.where = address.where
+        self.channel = f"callstream_{address.schema}" if address.listen else ""
+        self.sql = queries_in(address.schema)
         self._patience = patience
         self._pool: Any = None
 
@@ -121,11 +127,25 @@ class Link:
     async def connect(self) -> Any:
         return await asyncpg.connect(**self._options())
 
+    def session(self, connection: Any, writer: str = "", turn: int | None = None) -> PostgresSession:
+        return PostgresSession(connection, self.sql, self.address.schema, self.channel, writer=writer, turn=turn)
+
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Any]:
+    async def asking(self) -> AsyncIterator[PostgresSession]:
         with failure(self.where):
             async with self._pool.acquire() as connection:
-                yield connection
+                yield self.session(connection)
+
+    @asynccontextmanager
+    async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[PostgresSession]:
+        async with self.asking() as session, session.connection.transaction():
+            if durable:
+                await session.run("sync_commit")
+            yield session
+
+    async def give_back(self) -> None:
+        async with self.asking() as session:
+            await session.run("give_back")
 
     def _options(self) -> dict[str, Any]:
         return {

@@ -68,14 +68,14 @@ class PostgresSession(Session):
         turn: int | None = None,
     ) -> None:
         super().__init__(sql)
-        self._connection = connection
+        self.connection = connection
         self._name = name
         self._channel = channel
         self._writer = writer
         self.turn = turn
 
     def snapshot(self) -> AbstractAsyncContextManager[Any]:
-        transaction: AbstractAsyncContextManager[Any] = self._connection.transaction(
+        transaction: AbstractAsyncContextManager[Any] = self.connection.transaction(
             isolation="repeatable_read", readonly=True
         )
         return transaction
@@ -85,7 +85,7 @@ class PostgresSession(Session):
 
     async def run(self, query: str, **values: Any) -> int:
         statement, names = numbered(self.sql[query])
-        status: str = await self._connection.execute(
+        status: str = await self.connection.execute(
             statement, *[values[name] for name in names], timeout=_seconds(query)
         )
         count = status.rpartition(" ")[2]
@@ -93,14 +93,14 @@ class PostgresSession(Session):
 
     async def fetch(self, text: str, values: Mapping[str, Any], seconds: float | None = None) -> Rows:
         statement, names = numbered(text)
-        rows = await self._connection.fetch(statement, *[values[name] for name in names], timeout=seconds)
+        rows = await self.connection.fetch(statement, *[values[name] for name in names], timeout=seconds)
         return list(map(tuple, rows))
 
     async def run_many(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
-        await self._connection.executemany(self.sql[query], rows)
+        await self.connection.executemany(self.sql[query], rows)
 
     async def upgrade(self, version: int) -> None:
-        await self._connection.execute(_in_schema(schema("postgres", version), self._name))
+        await self.connection.execute(_in_schema(schema("postgres", version), self._name))
 
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         found: list[Record] = []
@@ -114,7 +114,7 @@ class PostgresSession(Session):
         columns = zip(*plan.records, strict=True) if plan.records else [[]] * 7
         notices = self._notices(plan)
         try:
-            await self._connection.execute(
+            await self.connection.execute(
                 self.sql["append"], self._writer, self.turn, *columns, _rest(plan), self._channel, notices
             )
         except (asyncpg.UniqueViolationError, asyncpg.ExclusionViolationError) as error:

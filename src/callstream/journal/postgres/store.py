@@ -28,9 +28,7 @@ from callstream.errors import JournalError
 from callstream.journal.follow import Followers, Heads
 from callstream.journal.plan import Append
 from callstream.journal.postgres.link import PASSING, Address, Link, failure
-from callstream.journal.postgres.session import PostgresSession, queries_in
 from callstream.journal.sql.reader import RunHead, SqlReader
-from callstream.journal.sql.session import Database, Session
 from callstream.journal.sql.store import SqlStore
 from callstream.journal.store import StoreAway
 from callstream.journal.writer import Committed, Stale, Writer
@@ -44,43 +42,6 @@ _PULSE_SECONDS = 5.0
 _MAX_BACK_OFF = 1.0
 
 
-class _Pool(Database):
-    """See ``Database``: the connections of a link that are nobody's for long."""
-
-    def __init__(self, link: Link, channel: str) -> None:
-        self.where = link.where
-        self.sql = queries_in(link.address.schema)
-        self._link = link
-        self._channel = channel
-
-    async def open(self) -> None:
-        await self._link.open()
-
-    async def close(self) -> None:
-        await self._link.close()
-
-    def session(self, connection: Any, writer: str = "", turn: int | None = None) -> PostgresSession:
-        name = self._link.address.schema
-        return PostgresSession(connection, self.sql, name, self._channel, writer=writer, turn=turn)
-
-    @asynccontextmanager
-    async def asking(self) -> AsyncIterator[Session]:
-        async with self._link.reading() as connection:
-            yield self.session(connection)
-
-    @asynccontextmanager
-    async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[Session]:
-        async with self._link.reading() as connection, connection.transaction():
-            session = self.session(connection)
-            if durable:
-                await session.run("sync_commit")
-            yield session
-
-    async def give_back(self) -> None:
-        async with self.asking() as session:
-            await session.run("give_back")
-
-
 class PostgresStore(SqlStore):
     """See ``Store``. The writer's memory holds from one turn to the next; when the turn is lost, both are taken anew."""
 
@@ -89,14 +50,12 @@ class PostgresStore(SqlStore):
 
     def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
         self._link = Link(address, patience)
-        self._channel = f"callstream_{address.schema}" if address.listen else ""
-        self._pool = _Pool(self._link, self._channel)
         self._turn: int | None = None
         self._connection: Any = None
         self._pid: int | None = None
         """The server's process for that connection."""
         self._heads: Heads[RunHead] = Heads()
-        super().__init__(self._pool, SqlReader(self._pool, self._heads), lease_ttl=lease_ttl, migrate=migrate)
+        super().__init__(self._link, SqlReader(self._link, self._heads), lease_ttl=lease_ttl, migrate=migrate)
 
     async def open(self, writer: Writer, followers: Followers) -> None:
         self._heads.followed = followers.runs
@@ -122,9 +81,9 @@ class PostgresStore(SqlStore):
     async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
         if self._turn is None:
             # Waits for what a broken connection is still doing; what it has not begun is refused from now on.
-            taking = self._pool.session(connection)
+            taking = self._link.session(connection)
             [(self._turn,)] = await taking.rows("take_turn", writer=self._writer.name, ttl=self._ttl)
-        session = self._pool.session(connection, self._writer.name, self._turn)
+        session = self._link.session(connection, self._writer.name, self._turn)
         committed = await self._writer.commit(session, batch, time.time(), self._followers.runs())
         self._turn = session.turn
         return committed
@@ -155,7 +114,7 @@ class PostgresStore(SqlStore):
         """By NOTIFY on one listening connection, or by looking. After every break all followers look once, because what was
         said meanwhile is lost.
         """
-        listens = bool(self._channel)
+        listens = bool(self._link.channel)
         back_off = 0.05
         complaint = ""
         while True:
@@ -189,7 +148,7 @@ class PostgresStore(SqlStore):
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         try:
-            await connection.add_listener(self._channel, self._heard)
+            await connection.add_listener(self._link.channel, self._heard)
             self._followers.wake_all()
             while not gone.is_set():
                 try:
