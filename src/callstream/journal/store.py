@@ -14,8 +14,8 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.plan import Append
-from callstream.journal.rows import RecordColumns, RunRow, Source, Stored
-from callstream.journal.whole import Packs, RunSize, WholeRun
+from callstream.journal.rows import NOWHERE, RecordColumns, RunRow, Source, Stored, record_of
+from callstream.journal.whole import Packs, RunSize, WholeRecord, WholeRun
 from callstream.journal.writer import Committed, Writer
 
 _T = TypeVar("_T")
@@ -151,6 +151,17 @@ class Head(msgspec.Struct, frozen=True):
     writer: str
     sources: dict[int, Source]
     call_ids: dict[int, str]
+
+    def explains(self, source: int, call: int | None) -> bool:
+        """Whether these numbers of a record mean something yet."""
+        return source in self.sources and (not call or call in self.call_ids)
+
+    def record(self, columns: WholeRecord) -> Record:
+        seq, at_ms, number, call, kind, body, first_seq = columns
+        source = self.sources.get(number, NOWHERE)
+        call_id = None if call is None else self.call_ids.get(call)
+        row = (seq, at_ms, kind, body, source.response_id, source.author, source.message_id, call_id, first_seq)
+        return record_of(self.run_id, self.started_at, row)
 
 
 class CallLog(NamedTuple):

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -24,8 +24,9 @@ import msgspec
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record, in_order
 from callstream.journal.plan import Plan
-from callstream.journal.rows import RecordColumns, json_text, merge_adjacent, record_of
+from callstream.journal.rows import RecordColumns, json_text, merge_adjacent
 from callstream.journal.sql import queries, schema
+from callstream.journal.sql.reader import heads_of
 from callstream.journal.sql.session import Database, Rows, Session
 from callstream.journal.store import StoreAway, Unstorable, at_once
 from callstream.journal.writer import Stale
@@ -81,7 +82,6 @@ def _code(error: sqlite3.Error) -> int:
 
 
 _READERS = 4
-_NOWHERE = (None, None, None)
 _decode = msgspec.json.Decoder(list[Any]).decode
 _BUSY_SECONDS = 5.0
 _READER_KIBIBYTES = 64
@@ -133,25 +133,20 @@ class SqliteSession(Session):
                 statement = ""
 
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
-        heads = await self.rows("read_run_heads", run_ids=run_ids)
-        keys = [key for _, key, *_ in heads]
-        sources = {row[:2]: row[2:] for row in await self.rows("read_sources", run_keys=keys)}
-        call_ids = {row[:2]: row[2] for row in await self.rows("read_call_ids", run_keys=keys)}
+        heads = await heads_of(self, run_ids)
+        keys = [head.key for head in heads]
         logs: dict[int, str] = {}
         for query in ("read_logs", "read_archives"):
-            logs.update(cast(Any, await self.rows(query, run_keys=keys)))
+            logs.update(await self.rows(query, run_keys=keys))
         found: dict[str, Sequence[Record]] = {}
-        for run_id, key, started_at, *_ in heads:
-            rows = sorted(_decode(logs.get(key, "[]")), key=itemgetter(0))
+        for head in heads:
+            rows: list[Any] = sorted(_decode(logs.get(head.key, "[]")), key=itemgetter(0))
+            columns: list[Any] = merge_adjacent(rows) if merged else rows
             records = [
-                record_of(
-                    run_id,
-                    started_at,
-                    (seq, at_ms, kind, body, *sources.get((key, source), _NOWHERE), call_ids.get((key, call)), first),
-                )
-                for seq, at_ms, kind, body, source, call, _, _, first in (merge_adjacent(rows) if merged else rows)
+                head.record((seq, at_ms, source, call, kind, body, first_seq))
+                for seq, at_ms, kind, body, source, call, _, _, first_seq in columns
             ]
-            found[run_id] = in_order(records)
+            found[head.run_id] = in_order(records)
         return [record for run_id in run_ids for record in found.get(run_id, ())]
 
     async def write(self, plan: Plan) -> None:
