@@ -110,22 +110,6 @@ SCHEMA_VERSION = 2
 """The schema that this code writes. A store of schema n serves code n and code n - 1."""
 
 
-def check_version(version: int, oldest_code: int, where: str) -> None:
-    """Raises JournalError if this code cannot use a store of that version."""
-    if version > SCHEMA_VERSION and oldest_code > SCHEMA_VERSION:
-        raise JournalError(
-            f"{where} has schema {version}, which needs code of schema {oldest_code} or newer; this code has schema "
-            f"{SCHEMA_VERSION}: upgrade callstream in this process"
-        )
-
-
-def must_migrate(version: int, where: str) -> JournalError:
-    return JournalError(
-        f"{where} has schema {version}, this code needs {SCHEMA_VERSION}: run `callstream migrate`, or open the "
-        "journal with migrate=True"
-    )
-
-
 def check_archive(writer: Writer, where: str, *, has_packs: bool) -> None:
     """Raises JournalError if runs lie in an archive that this process does not know: it could not read or erase them."""
     if has_packs and not writer.has_archive:

@@ -209,10 +209,7 @@ class NatsLink:
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            try:
-                await asyncio.wait_for(client.close(), 2)
-            except (TimeoutError, nats.errors.Error, OSError):
-                pass  # it is gone
+            await _close(client)
 
     @property
     def room(self) -> int:
@@ -241,7 +238,9 @@ class NatsLink:
     async def last(self, writer: str) -> int:
         """The place of the last message of that writer, 0 if there is none. The stream's leader says it."""
         try:
-            answer = await self._api("STREAM.MSG.GET", writer, {"last_by_subj": self.subject(writer)})
+            answer = await self._ask(
+                "STREAM.MSG.GET", self._address.stream_of(writer), {"last_by_subj": self.subject(writer)}
+            )
         except Refused as refused:
             if refused.error.err_code == _NO_MESSAGE:
                 return 0
@@ -286,7 +285,9 @@ class NatsLink:
 
     async def purge(self, writer: str, before: int) -> None:
         """Erases the messages of that writer before that place."""
-        await self._asked(self._api("STREAM.PURGE", writer, {"filter": self.subject(writer), "seq": before}))
+        await self._asked(
+            self._ask("STREAM.PURGE", self._address.stream_of(writer), {"filter": self.subject(writer), "seq": before})
+        )
 
     async def stored_bytes(self) -> int:
         return sum([(await self._state(name)).bytes for name in self._address.names])
@@ -327,11 +328,11 @@ class NatsLink:
                 min(_CONNECT_SECONDS, max(self._patience, 1.0)),
             )
         except TimeoutError as error:
-            await _give_up(client)
+            await _close(client)
             why = f": {client.last_error}" if client.last_error else ""
             raise StoreAway(f"{self.where} is away: nobody has answered{why}") from error
         except (nats.errors.Error, OSError, ValueError) as error:
-            await _give_up(client)
+            await _close(client)
             raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
         self._client = client
         if self._is_bare():
@@ -448,9 +449,6 @@ class NatsLink:
     def _seconds(self) -> float:
         return min(_ANSWER_SECONDS, max(self._patience, 1.0))
 
-    async def _api(self, name: str, writer: str, wanted: Mapping[str, Any]) -> _Answer:
-        return await self._ask(name, self._address.stream_of(writer), wanted)
-
     async def _ask(self, name: str, stream: str, wanted: Mapping[str, Any]) -> _Answer:
         subject = f"$JS.API.{name}.{stream}"
         return await self._request(subject, msgspec.json.encode(wanted), None, is_api=True)
@@ -525,11 +523,11 @@ async def _in_time(connecting: Coroutine[Any, Any, None], seconds: float) -> Non
             await asyncio.wait({task}, timeout=_AGAIN_SECONDS)
 
 
-async def _give_up(client: Client) -> None:
+async def _close(client: Client) -> None:
     try:
-        await asyncio.wait_for(client.close(), 1)
+        await asyncio.wait_for(client.close(), 2)
     except (TimeoutError, nats.errors.Error, OSError):
-        pass
+        pass  # it is gone
 
 
 class _JetStream(msgspec.Struct):

@@ -18,9 +18,7 @@ from callstream.journal.store import (
     RunFilter,
     StoreAway,
     check_archive,
-    check_version,
     forgotten_mark,
-    must_migrate,
 )
 from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, folded_rows, plan_of
 from callstream.journal.writer import Committed, Stale, Writer
@@ -120,7 +118,10 @@ class SqlStore(ABC):
             if self._may_migrate:
                 await self.migrate()
             elif (version := await self._version()) < SCHEMA_VERSION:
-                raise must_migrate(version, self.where)
+                raise JournalError(
+                    f"{self.where} has schema {version}, this code needs {SCHEMA_VERSION}: run `callstream migrate`, or "
+                    "open the journal with migrate=True"
+                )
             check_archive(writer, self.where, has_packs=bool(await self._database.ask("has_packs")))
             await self.renew()
         except CallstreamError:
@@ -151,7 +152,11 @@ class SqlStore(ABC):
         [(has_schema,)] = await session.rows("has_schema")
         # An empty table of that name is another program's; making our own beside it will be refused.
         version, oldest = (has_schema and await session.row("read_version")) or (0, 0)
-        check_version(version, oldest, self.where)
+        if version > SCHEMA_VERSION and oldest > SCHEMA_VERSION:
+            raise JournalError(
+                f"{self.where} has schema {version}, which needs code of schema {oldest} or newer; this code has schema "
+                f"{SCHEMA_VERSION}: upgrade callstream in this process"
+            )
         return int(version)
 
     async def close(self) -> None:

@@ -39,8 +39,17 @@ _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNSTORABLE = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
 
 
+_BUSY_SECONDS = 5.0
+_SMALL_KIBIBYTES = 64
+"""The page cache of connections that do not write. It is small because SQLite empties it whenever something was written."""
+
+
 def open_connection(
-    path: str, busy_seconds: float, *, cache_kibibytes: int, create: bool = False
+    path: str,
+    busy_seconds: float = _BUSY_SECONDS,
+    *,
+    cache_kibibytes: int = _SMALL_KIBIBYTES,
+    create: bool = False,
 ) -> sqlite3.Connection:
     with failure(f"the SQLite file {path!r}"):
         name = f"file:{quote(path)}?mode={'rwc' if create else 'rw'}"
@@ -83,9 +92,6 @@ def _code(error: sqlite3.Error) -> int:
 
 _READERS = 4
 _decode = msgspec.json.Decoder(list[Any]).decode
-_BUSY_SECONDS = 5.0
-_READER_KIBIBYTES = 64
-"""Each reader's page cache. It is small because SQLite empties it whenever something has been written."""
 _CACHE_KIBIBYTES = 512
 """The writer's page cache: enough for the last page of each of a hundred active runs. SQLite's default is 2,000."""
 _SPILL_PAGES = 1024
@@ -233,7 +239,7 @@ class SqliteFile(Database):
     def _read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         session: SqliteSession | None = getattr(self._local, "session", None)
         if session is None:
-            connection = open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_READER_KIBIBYTES)
+            connection = open_connection(self._path)
             session = self._local.session = SqliteSession(connection)
             self._readers.append(connection)
         with failure(self.where):

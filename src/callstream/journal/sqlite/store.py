@@ -51,8 +51,6 @@ MOST_PAGES = 4 * PAGES
 _PASSES = 2
 """The first takes milliseconds and the second what came in these, so that hardly anything is left."""
 _BRING_IN = "PRAGMA wal_checkpoint(PASSIVE)"
-_BUSY_SECONDS = 5.0
-_SMALL_CACHE_KIBIBYTES = 64
 
 
 class Checkpoints:
@@ -90,7 +88,7 @@ class Checkpoints:
                 self._under_way = self._thread.submit(self._bring_in)
 
     def _connect(self) -> sqlite3.Connection:
-        return open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_SMALL_CACHE_KIBIBYTES)
+        return open_connection(self._path)
 
     def _bring_in(self) -> None:
         """What cannot be brought in stays in the log, and nothing is lost."""
