@@ -48,6 +48,7 @@ from callstream.testing.script import (
     Step,
     ToolCall,
     Truncated,
+    calls_of,
     checked,
     script_from_json,
     script_to_json,
@@ -87,7 +88,7 @@ def route_of(request: ReceivedRequest) -> Route | None:
             body = request.json
             fields = body if isinstance(body, dict) else {}
             named = match.groupdict()
-            form = encoder.form_of(named.get("verb"), request.query, fields)
+            form = encoder.form_of(named.get("verb") or "", request.query, fields)
             return Route(wire, form, named.get("model") or fields.get("model"))
     return None
 
@@ -179,8 +180,7 @@ _NUMBER = re.compile(rf"{_PREFIX}(\d{{6}})".encode())
 
 def numbers_used(script: Script) -> int:
     """How many numbers the ids of one response take: the next response begins after them."""
-    calls = [call for step in script for call in (step.calls if isinstance(step, Parallel) else [step])]
-    return max(1, sum(isinstance(call, ToolCall) and call.call_id is None for call in calls))
+    return max(1, sum(call.call_id is None for step in script for call in calls_of(step)))
 
 
 class NumberedFrames:
