@@ -27,7 +27,7 @@ from callstream.jsontext.path import Path, parse_path
 from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, show
 from callstream.tools.check import faults as find_faults
 from callstream.tools.keywords import TYPE_WORDS
-from callstream.tools.parameters import Streamed
+from callstream.tools.parameters import Filled, Streamed
 from callstream.tools.schema import (
     FORMATS,
     REF,
@@ -41,7 +41,6 @@ from callstream.tools.schema import (
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Gives the value of the annotated type, or raises ``Misfit``."""
-Filled: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 _AT: Final = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _EXPECTED: Final = re.compile(r"^Expected `([^`]+)`, got `[^`]+`$")
