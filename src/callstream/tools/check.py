@@ -16,7 +16,7 @@ from callstream.codec import repeated_name
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext import Change, JsonStream
-from callstream.jsontext.path import Path, format_path
+from callstream.jsontext.path import Path, format_path, resolve
 from callstream.tools.keywords import (
     alternatives_of,
     choices_of,
@@ -26,7 +26,6 @@ from callstream.tools.keywords import (
     is_of,
     kind_of,
     matches,
-    resolve,
     scalar_faults,
     string_faults,
 )

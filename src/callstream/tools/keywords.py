@@ -14,7 +14,6 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
@@ -183,19 +182,3 @@ def equality_key(value: Any) -> Any:
             return ("object", frozenset((name, equality_key(member)) for name, member in value.items()))
         case _:
             return value
-
-
-def resolve(root: Any, reference: Any) -> Any:
-    """What a reference into the schema itself means; for any other a schema that everything fits."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return True
-    found = root
-    for name in unquote(reference[1:]).split("/")[1:]:
-        name = name.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            return True
-    return found

@@ -40,12 +40,13 @@ from callstream.tools.convert import Arguments, explain_annotations
 from callstream.tools.delta import AbortSignal
 from callstream.tools.parameters import (
     Fill,
-    ProgressFilling,
-    StreamedFilling,
+    Filled,
     StreamedParameter,
     declare_last,
     positional_names,
+    progress_filling,
     progress_parameter,
+    streamed_filling,
     streamed_parameter,
 )
 from callstream.tools.schema import Provider, declaration, parameters_schema
@@ -593,7 +594,7 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
         claims = call_claims.get()
         return None if claims is None else claims.find(made, args, kwargs)
 
-    made: Any = same_kind(function, _Filling(function, hidden, arguments, streamed), claim)
+    made: Any = same_kind(function, _filling(function, hidden, arguments, streamed), claim)
     functools.update_wrapper(made, function)
     made.__name__ = tool_name
     made.arguments = arguments
@@ -624,25 +625,26 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     return made
 
 
-class _Filling:
+def _filling(
+    function: Callable[..., Any],
+    hidden: inspect.Parameter | None,
+    arguments: Arguments,
+    streamed: StreamedParameter | None,
+) -> Fill:
     """Completes a call: the Progress, where its caller gave none, values of the annotated types, and a Streamed."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        hidden: inspect.Parameter | None,
-        arguments: Arguments,
-        streamed: StreamedParameter | None,
-    ) -> None:
-        self._fill_progress = ProgressFilling(function, hidden)
-        self._arguments = arguments
+    positional = positional_names(function)
+    fills: list[Fill] = [] if hidden is None else [progress_filling(positional, hidden)]
+    fills.append(functools.partial(arguments.fill, positional))
+    if streamed is not None:
         is_async = any(is_of_kind(kind, function) for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
-        self._stream = None if streamed is None else StreamedFilling(function, streamed, is_async=is_async)
-        self._names = positional_names(function)
+        fills.append(streamed_filling(positional, streamed, is_async=is_async))
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = self._arguments.fill(self._names, *self._fill_progress(args, kwargs))
-        return (args, kwargs) if self._stream is None else self._stream(args, kwargs)
+    def fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Filled:
+        for each in fills:
+            args, kwargs = each(args, kwargs)
+        return args, kwargs
+
+    return fill
 
 
 def check_field(made: Tool[Any], path: str) -> None:
