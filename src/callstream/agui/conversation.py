@@ -52,7 +52,6 @@ from callstream.agui.translator import (
     View,
     progress_of,
     result_of,
-    result_text,
     sent_as,
     thought_id,
 )
@@ -63,7 +62,6 @@ from callstream.events import (
     MessageReceived,
     MessageStarted,
     Record,
-    RunEvent,
     RunStarted,
     in_order,
 )
@@ -85,67 +83,48 @@ _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
 _LIVES: Final = (SubagentStarted, SubagentFinished, SubagentError)
 
 
-class Onlooker:
+class Onlooker(Translator):
     """A run for a client that did not ask for it: what the translator says, and what else a client sent.
 
-    ``known``: the ids of messages that were sent before. No text is kept here.
+    ``known``: the ids of messages that were sent before. Another client's message has no event of its own: the client gets
+    it with a snapshot of them all, see ``snapshot_at``. No text is kept here.
     """
 
     def __init__(self, view: View | None = None, known: Iterable[str] = ()) -> None:
-        self.view = view or View()
-        self._translator = Translator(self.view)
+        super().__init__(view)
         self._input = RunInput()
         self._known = set(known)
-        self._has_message = False
-
-    @property
-    def snapshot_at(self) -> int | None:
-        """Where among the events of the last record a snapshot of all messages belongs; None if that has to have none."""
-        return 0 if self._has_message else self._translator.snapshot_at
-
-    def may_want_snapshot(self, record: Record) -> bool:
-        """Whether ``feed`` may set ``snapshot_at`` for this record."""
-        return isinstance(record.event, MessageReceived) or self._translator.may_want_snapshot(record)
 
     @classmethod
-    def resume(cls, run: RunView, view: View, known: Iterable[str]) -> Self:
+    def resume(cls, run: RunView, view: View | None = None, known: Iterable[str] = ()) -> Self:
         """The onlooker that has been fed all records of which this is the view."""
-        onlooker = cls(view, known)
-        onlooker._translator = Translator.resume(run, view)
+        onlooker = super().resume(run, view)
+        onlooker._known.update(known)
         onlooker._input = RunInput(run.run_id, run.input)
         onlooker._input.messages(run)
         return onlooker
 
-    def feed(self, record: Record) -> tuple[list[AguiEvent], Message | None]:
-        """The record's events for a client, or a message of another client, for which there are no events.
+    def may_want_snapshot(self, record: Record) -> bool:
+        return isinstance(record.event, MessageReceived) or super().may_want_snapshot(record)
 
-        The client gets such a message with a snapshot of them all, see ``snapshot_at``.
-        """
-        self._has_message = False
-        events = [*self._translator.feed(record), *self._answers(record.event)]
+    def feed(self, record: Record) -> list[AguiEvent]:
+        events = super().feed(record)
         match record.event:
             case RunStarted(input=run_input):
                 self._input = RunInput(record.run_id, run_input)
-            case MessageStarted() | CallReturned() | CallFailed():
+            case MessageStarted():
                 self._input.is_over = True
+            case CallReturned() | CallFailed() as outcome:
+                self._input.is_over = True
+                if sent_as(outcome) is not None and outcome.call_id not in self._run.calls:
+                    # Only the client has it that sent it. Without metadata, for there it has none either.
+                    events.append(result_of(outcome, self.view))
             case MessageReceived() as received:
                 message = self._input.message(received, record.seq)
                 if message is not None and message.id not in self._known:
                     self._known.add(message.id)
-                    self._has_message = True
-                    return events, message
-        return events, None
-
-    def _answers(self, event: RunEvent) -> list[AguiEvent]:
-        """An answer that only the client has which sent it. Without metadata, for there it has none either."""
-        match event:
-            case CallReturned(message_id=str(message_id)) | CallFailed(message_id=str(message_id)):
-                if self._translator.knows(event.call_id):
-                    return []  # all clients have it
-                content = result_text(event, self.view)
-                return [ToolCallResult(message_id=message_id, tool_call_id=event.call_id, content=content)]
-            case _:
-                return []
+                    self.snapshot_at = 0
+        return events
 
 
 class Conversation:
@@ -225,7 +204,7 @@ class Conversation:
         elif self._onlooker is None:
             self._onlooker = self.onlooker
         self._apply(record)
-        events, _ = self._onlooker.feed(record)
+        events = self._onlooker.feed(record)
         if self._onlooker.snapshot_at is not None:
             events.insert(self._onlooker.snapshot_at, self.snapshot())
         return events
@@ -417,7 +396,7 @@ class _Layout:
             if call.progress_seq:
                 placed.append((call.progress_first_seq, call.first_seq, _activity(call)))
             if call.outcome is not None:
-                result = result_of(call, call.outcome, self._view, Metadata(call.outcome_seq), agent_of(call))
+                result = result_of(call.outcome, self._view, Metadata(call.outcome_seq), agent_of(call))
                 placed.append((call.outcome_seq, call.first_seq, result))
 
     def _add_answer(self, answer: AnswerView, placed: list[_Placed]) -> None:
@@ -426,7 +405,7 @@ class _Layout:
         if answer.outcome is not None:
             # The client that sent it has it without metadata.
             metadata = None if sent_as(answer.outcome) else Metadata(answer.outcome_seq)
-            placed.append((answer.outcome_seq, 0, result_of(answer, answer.outcome, self._view, metadata)))
+            placed.append((answer.outcome_seq, 0, result_of(answer.outcome, self._view, metadata)))
 
     def _put_new(self, message: Message) -> None:
         """Unless it has nothing but calls that the client has brought: the run has taken them in, to answer them."""

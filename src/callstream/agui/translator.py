@@ -138,12 +138,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_of(
-    call: CallView | AnswerView, outcome: Outcome, view: View, metadata: Metadata | None, agent: str | None = None
+    outcome: Outcome, view: View, metadata: Metadata | None = None, agent: str | None = None
 ) -> ToolCallResult:
     """What ended a call, as its result: under the id of the message that brought it, where a client sent one."""
     return ToolCallResult(
-        message_id=sent_as(outcome) or f"result-{call.call_id}",
-        tool_call_id=call.call_id,
+        message_id=sent_as(outcome) or f"result-{outcome.call_id}",
+        tool_call_id=outcome.call_id,
         content=result_text(outcome, view),
         metadata=metadata,
         subagent_run_id=agent,
@@ -280,10 +280,6 @@ class Translator:
             RunError(message="The stream ended before the run did.", code="incomplete", metadata=metadata),
         ]
 
-    def knows(self, call_id: str) -> bool:
-        """Whether the call is of this run."""
-        return call_id in self._run.calls
-
     # -- change by change --
 
     def _began(self, change: Began, metadata: Metadata) -> list[AguiEvent]:
@@ -372,7 +368,7 @@ class Translator:
         closed = self._release([call.call_id])
         if change.cut_off:
             closed = [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata)]
-        return [*ended, *closed, result_of(call, outcome, self.view, metadata)]
+        return [*ended, *closed, result_of(outcome, self.view, metadata)]
 
     def _agent_started(self, call_id: str, part: Part, metadata: Metadata) -> AguiEvent:
         self._at_work[call_id] = True

@@ -23,7 +23,6 @@ from starlette.types import Receive, Scope, Send
 
 from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
-from callstream.agui.conversation import Onlooker
 from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import KEPT, ArgsAppended, Record, RunEnded, in_order
@@ -524,21 +523,20 @@ class _Client:
         self._snapshot = snapshot
         self.is_ready = False
 
-    def begin(self, source: Translator | Onlooker, *, is_ready: bool = True) -> None:
-        """``source``: what makes events of records for it: an onlooker, if it has joined in the middle."""
-        self._source = source
-        self._feed = source.feed if isinstance(source, Translator) else partial(_told_to_onlooker, source)
+    def begin(self, translator: Translator, *, is_ready: bool = True) -> None:
+        """``translator``: an onlooker, if it has joined in the middle."""
+        self._translator = translator
         self.is_ready = is_ready
 
     def push(self, records: Sequence[Record]) -> bool:
         if not self.is_ready or len(records) > _FEW or not self._outlet.is_free:
             return False
         for record in records:
-            if self._source.may_want_snapshot(record):
+            if self._translator.may_want_snapshot(record):
                 return False
         if len(records) > 1:
             records = _joined(records)
-        told = [(record.seq, events) for record in records if (events := self._feed(record))]
+        told = [(record.seq, events) for record in records if (events := self._translator.feed(record))]
         if told and (frame := _encode(told, self._presentation)):
             self._outlet.write(frame)
         return True
@@ -546,9 +544,9 @@ class _Client:
     async def tell(self, records: Sequence[Record]) -> _Told:
         told: _Told = []
         for record in in_order(records):
-            events = self._feed(record)
-            if self._source.snapshot_at is not None:
-                events.insert(self._source.snapshot_at, await self._snapshot(record.seq))
+            events = self._translator.feed(record)
+            if self._translator.snapshot_at is not None:
+                events.insert(self._translator.snapshot_at, await self._snapshot(record.seq))
             if events:
                 told.append((record.seq, events))
         return told
@@ -566,10 +564,6 @@ class _Client:
                     return
                 del frame  # for the next one, the client may wait long
         raise Unfinished
-
-
-def _told_to_onlooker(onlooker: Onlooker, record: Record) -> list[AguiEvent]:
-    return onlooker.feed(record)[0]
 
 
 def _joined(records: Sequence[Record]) -> Sequence[Record]:
