@@ -114,8 +114,7 @@ class ADKAgent:
             else HostedPlugin.like(given, self.callstream, stream_arguments=asks)
         )
         plugin.join_text = settings["join_text"]
-        if settings["trust_mcp_hints"]:
-            plugin.trust_mcp_hints()
+        plugin.trusts_mcp_hints = settings["trust_mcp_hints"]
         self._plugin = plugin
         assert app.root_agent is not None
         self.root_agent: BaseNode = tap_tree(app.root_agent, self.callstream)
@@ -345,7 +344,7 @@ class ADKAgent:
         """
         engine, on_divergence = self.callstream.engine, self.on_divergence
         run = await Run.go_on(engine, run_id, on_divergence=on_divergence, host_traces=True)
-        replay = None if run.keeping is None else run.keeping.replay
+        replay = run.replay
         assert replay is not None, "it goes on"
         kept = json.loads(replay.run_input)
         given = RunAgentInput.model_validate(kept["input"])

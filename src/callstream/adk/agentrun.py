@@ -307,7 +307,7 @@ class AgentRun:
         Input and session hold the whole history of the thread. Neither is kept while the model answers.
         """
         session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
-        if run.keeping is not None and (run.keeping.replay is None or run.keeping.replay.session is None):
+        if run.keeping is not None and (run.replay is None or run.replay.session is None):
             await run.record([keep_session(session)])
         await give_up_rewound(run, session)
         messages, changes, said = await self._incoming(run, session)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import groupby
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
@@ -55,17 +54,19 @@ MAX_IMAGE = 1 << 20
 
 
 class EventTexts:
-    """What events have said until now: of each invocation by model call, and by speaker for all others."""
+    """What events of an invocation have said until now: by model call, and by speaker for all others."""
 
-    def __init__(self) -> None:
-        self._passages: WeakKeyDictionary[Invocation, dict[object, _Passage]] = WeakKeyDictionary()
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._passages: dict[object, _Passage] = {}
 
-    async def read(self, invocation: Invocation, event: Event, *, is_judged: bool = False) -> None:
+    async def read(self, event: Event, *, is_judged: bool = False) -> None:
         """Records the text of an event, unless it was read from a model's response, or is the user's.
 
         A code executor makes events of an answer before that is over, which are all that is shown of it. ``is_judged``:
         its text is recorded already.
         """
+        invocation = self._invocation
         if event.author == "user" or invocation.is_live or invocation.run.outcome is not None:
             return
         step = _step_of(invocation, event)
@@ -78,14 +79,12 @@ class EventTexts:
         if not parts:
             return
         key = step or Speaker.of(event)
-        passages = self._passages.setdefault(invocation, {})
-        passage = passages.get(key) or _Passage(invocation.run, event.author)
+        passage = self._passages.pop(key, None) or _Passage(invocation.run, event.author)
         try:
             if event.partial:
-                passages[key] = passage
+                self._passages[key] = passage
                 await passage.preview(parts)
             else:
-                passages.pop(key, None)
                 await passage.end(parts)
         except RunOver:
             pass  # what is said after the end is not shown
@@ -258,28 +257,27 @@ class _Output:
 
 
 class OutputKeys:
-    """The running values of the agents that run, by invocation, agent and branch."""
+    """The running values of the agents of an invocation that run."""
 
-    def __init__(self) -> None:
-        self._outputs: dict[str, dict[tuple[str, str | None], _Output]] = {}
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._outputs: dict[Speaker, _Output] = {}
 
-    def agent_begins(self, invocation: Invocation, agent: BaseAgent, branch: str | None, session: Session) -> None:
+    def agent_begins(self, agent: BaseAgent, context: CallbackContext) -> None:
         if not isinstance(agent, LlmAgent) or not agent.output_key or agent.output_schema or agent.mode == "task":
             return
-        outputs = self._outputs.setdefault(invocation.invocation_id, {})
-        if (agent.name, branch) in outputs:
-            return  # google-adk enters an agent again after a delegated task: it has not ended
-        key = agent.output_key
-        said = _said_before(invocation, agent.name, branch, session, key) if invocation.is_resumed else ""
-        outputs[agent.name, branch] = _Output(key, said)
+        speaker, key = Speaker(agent.name, context.branch), agent.output_key
+        if speaker not in self._outputs:  # google-adk enters an agent again after a delegated task: it has not ended
+            said = _said_before(self._invocation, speaker, context.session, key) if self._invocation.is_resumed else ""
+            self._outputs[speaker] = _Output(key, said)
 
-    def agent_ends(self, invocation: Invocation, agent: BaseAgent, branch: str | None) -> None:
+    def agent_ends(self, agent: BaseAgent, context: CallbackContext) -> None:
         """The model has said all that it will say in this run of the agent. google-adk waits for its events."""
-        self._outputs.get(invocation.invocation_id, {}).pop((agent.name, branch), None)
+        self._outputs.pop(Speaker(agent.name, context.branch), None)
 
-    def event(self, invocation: Invocation, event: Event) -> None:
+    def event(self, event: Event) -> None:
         """Writes the running value into an event in which google-adk writes what the agent said."""
-        output = self._output_of(invocation, event)
+        output = self._output_of(Speaker.of(event))
         if output is None or event.partial:
             return
         written = event.actions.state_delta
@@ -290,29 +288,24 @@ class OutputKeys:
         elif output.text and written.get(output.key) == "" and _says_nothing(event):
             del written[output.key]
 
-    def _output_of(self, invocation: Invocation, event: Event) -> _Output | None:
-        outputs = self._outputs.get(invocation.invocation_id, {})
-        output = outputs.get((event.author, event.branch))
-        if output is None:
-            # A Workflow shows the output of a dynamic node in the branch of the node that asked for it.
-            running = [each for (author, _), each in outputs.items() if author == event.author]
-            output = running[0] if len(running) == 1 else None
-        return output
+    def _output_of(self, speaker: Speaker) -> _Output | None:
+        if speaker in self._outputs:
+            return self._outputs[speaker]
+        # A Workflow shows the output of a dynamic node in the branch of the node that asked for it.
+        running = [output for other, output in self._outputs.items() if other.agent == speaker.agent]
+        return running[0] if len(running) == 1 else None
 
-    def turn_begins(self, invocation: Invocation) -> None:
+    def turn_begins(self) -> None:
         """In live mode an invocation has many turns, and each starts empty."""
-        for output in self._outputs.get(invocation.invocation_id, {}).values():
+        for output in self._outputs.values():
             output.text = ""
 
-    def forget(self, invocation: Invocation) -> None:
-        self._outputs.pop(invocation.invocation_id, None)
 
-
-def _said_before(invocation: Invocation, author: str, branch: str | None, session: Session, key: str) -> str:
+def _said_before(invocation: Invocation, speaker: Speaker, session: Session, key: str) -> str:
     """What the agent had said when it was interrupted."""
     said = ""
     for event in session.events:
-        if event.invocation_id == invocation.invocation_id and event.author == author and event.branch == branch:
+        if event.invocation_id == invocation.invocation_id and Speaker.of(event) == speaker:
             if event.actions.end_of_agent:
                 said = ""
             elif key in event.actions.state_delta or key.startswith(State.TEMP_PREFIX):  # those are not stored
@@ -350,8 +343,8 @@ class LiveTranscript:
     def __init__(self, invocation: Invocation, new_call_id: Callable[[], str]) -> None:
         self._invocation = invocation
         self._new_call_id = new_call_id
-        self._written: Step | None = None
-        self._spoken: Step | None = None
+        self._open: dict[bool, Step] = {}
+        """What is being said aloud (True) and written (False)."""
         self._goes_on = False
         self.is_new_turn = True
         """Whether what is said next begins a turn."""
@@ -391,30 +384,19 @@ class LiveTranscript:
         """
         step = None
         if self.says(event):
-            step = await self._read(event, on_truncated, withholds=withholds, text_filters=text_filters)
+            self._goes_on = bool(event.get_function_calls())
+            answer = _said_aloud(event) or event
+            is_spoken = answer is not event
+            step = self._open.pop(is_spoken, None) or self._step(event, withholds=withholds, text_filters=text_filters)
+            if answer.partial:
+                self._open[is_spoken] = step
+            await step.read(answer)
+            if not answer.partial and not is_spoken:
+                guard(self._invocation, step, event, on_truncated)
             if not event.partial:
                 self.is_new_turn = False
         if event.turn_complete and not self._goes_on:
             self.is_new_turn = True
-        return step
-
-    async def _read(
-        self, event: Event, on_truncated: OnTruncated, *, withholds: bool, text_filters: Sequence[TextFilter]
-    ) -> Step:
-        self._goes_on = bool(event.get_function_calls())
-        if said := event.output_transcription:
-            part = types.Part(text=said.text or "")
-            answer = LlmResponse(content=types.Content(role="model", parts=[part]), partial=not said.finished)
-            self._spoken = step = self._spoken or self._step(event, withholds=withholds, text_filters=text_filters)
-            await step.read(answer)
-            if said.finished:
-                self._spoken = None
-        else:
-            self._written = step = self._written or self._step(event, withholds=withholds, text_filters=text_filters)
-            await step.read(event)
-            if not event.partial:
-                self._written = None
-                guard(self._invocation, step, event, on_truncated)
         return step
 
     def _step(self, event: Event, *, withholds: bool, text_filters: Sequence[TextFilter]) -> Step:
@@ -423,10 +405,19 @@ class LiveTranscript:
             author=event.author,
             new_call_id=self._new_call_id,
             withholds=withholds,
-            tools=self.tools.get(event.author),
+            tools=self.tools.get(event.author, {}),
+            text_filters=text_filters,
         )
-        call.text_filters = text_filters
         return Step(call, LlmRequest(), event.actions, Speaker.of(event))
+
+
+def _said_aloud(event: Event) -> LlmResponse | None:
+    """What the transcription of an event says; None if it has none."""
+    said = event.output_transcription
+    if said is None:
+        return None
+    content = types.Content(role="model", parts=[types.Part(text=said.text or "")])
+    return LlmResponse(content=content, partial=not said.finished)
 
 
 def _has_words_or_calls(event: Event) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
@@ -186,19 +185,8 @@ class Step:
             await response.interrupt(detail=f"{type(error).__name__}: {error}")
 
 
-class AskingCall(msgspec.Struct):
-    """A call whose tool has asked a person and returned. ``response``: what google-adk made of what it returned."""
-
-    speaker: Speaker
-    is_long_running: bool
-    response: dict[str, Any] | None = None
-
-
 class Invocation:
     """One invocation, from ``before_run_callback`` to its end, however it ends."""
-
-    streaming: frozenset[str] = frozenset()
-    """Calls whose tools still run in the background, in live mode."""
 
     def __init__(
         self, context: InvocationContext, run: Run, *, owns_run: bool, within: AgentTool | None = None
@@ -215,14 +203,6 @@ class Invocation:
         self.cut_offs = 0
         self.given_up: list[Call] = []
         """Calls of a process that died, whose abort hooks have still to hear of it."""
-        self.errors: dict[str, BaseException] = {}
-        """What tools raised, by call, until it is known whether another callback turns it into a result."""
-        self.asking: dict[str, AskingCall] = {}
-        """Calls whose tools have asked a person, until google-adk puts the question."""
-        self.reported: set[str] = set()
-        """Calls that agents made by themselves, until they tell the results."""
-        self.first_values: set[str] = set()
-        """Calls of long-running tools that have returned something, until google-adk makes an event of it."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
         self._context = weakref.ref(context)

@@ -64,6 +64,16 @@ class _PluginSettings(msgspec.Struct, frozen=True):
     stream_arguments: bool = True
 
 
+class _Followed(msgspec.Struct, frozen=True, eq=False):
+    """An invocation that runs, with what follows it."""
+
+    invocation: Invocation
+    execution: Execution
+    outputs: OutputKeys
+    texts: EventTexts
+    live: LiveTranscript | None
+
+
 class CallstreamPlugin(BasePlugin):
     """``App(plugins=[CallstreamPlugin(cs)])``.
 
@@ -95,19 +105,18 @@ class CallstreamPlugin(BasePlugin):
         callstream.engine.has_host = True
         self.settings = _PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
         self.left_behind = callstream.left_behind
-        self._invocations: dict[str, Invocation] = {}
+        self.trusts_mcp_hints = False
+        """Whether tools of MCP servers are what they say of themselves."""
+        self._invocations: dict[str, _Followed] = {}
         self._incoming: dict[str, Incoming] = {}
-        self._live: dict[str, LiveTranscript] = {}
-        self._outputs = OutputKeys()
-        self._texts = EventTexts()
         self._judges = Judges(self)
-        self._execution = Execution(self._judges)
         self._endings = Endings(self.forget)
         self._warned_of: set[tuple[str, str]] = set()
 
     def invocation(self, invocation_id: str) -> Invocation | None:
         """The invocation of that id, while it runs."""
-        return self._invocations.get(invocation_id)
+        known = self._invocations.get(invocation_id)
+        return None if known is None else known.invocation
 
     def _joins_text(self, context: InvocationContext) -> bool:
         """Whether google-adk gets text by the passage. Not here: a program may read the Runner's partial events."""
@@ -136,9 +145,13 @@ class CallstreamPlugin(BasePlugin):
         run.host_traces = True  # from now on, google-adk has spans for its agents and tools
         within = current_agent_tool.get() if joined is not None else None
         invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
-        self._invocations[invocation.invocation_id] = invocation
-        if invocation.is_live:
-            self._live[invocation.invocation_id] = LiveTranscript(invocation, _new_call_id)
+        self._invocations[invocation.invocation_id] = _Followed(
+            invocation,
+            Execution(invocation, self._judges, trusts_mcp_hints=self.trusts_mcp_hints),
+            OutputKeys(invocation),
+            EventTexts(invocation),
+            LiveTranscript(invocation, _new_call_id) if invocation.is_live else None,
+        )
         invocation.abort_with_run()
         if joined is None:
             self._endings.watch(invocation, invocation_context)
@@ -158,28 +171,29 @@ class CallstreamPlugin(BasePlugin):
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> Event | None:
         # Where agent and caller share a task, the caller's own requests are none of the agent's.
         current_model_call.set(None)
-        invocation = self._invocations.get(invocation_context.invocation_id)
-        if invocation is None:
+        known = self._invocations.get(invocation_context.invocation_id)
+        if known is None:
             return None
+        invocation = known.invocation
         invocation.correct_branch(event)
-        step = await self._read_live(invocation, invocation_context, event) or invocation.step_of(event.actions)
-        self._outputs.event(invocation, event)
+        step = await self._read_live(known, invocation_context, event) or invocation.step_of(event.actions)
+        known.outputs.event(event)
         judged = await self._judges.judge(invocation_context, event)
         shown = judged or event
         is_judged = step is not None and step.was_read and step.model_call.withholds
         if step is not None and is_judged:
             await record_judged(invocation, step, shown)
-        await self._texts.read(invocation, shown, is_judged=is_judged)
-        await self._execution.read_event(invocation, shown)
+        await known.texts.read(shown, is_judged=is_judged)
+        await known.execution.read_event(shown)
         return judged
 
-    async def _read_live(self, invocation: Invocation, context: InvocationContext, event: Event) -> Step | None:
+    async def _read_live(self, known: _Followed, context: InvocationContext, event: Event) -> Step | None:
         """Reads an event of live mode, in which no callback has the answer itself."""
-        live = self._live.get(invocation.invocation_id)
+        invocation, live = known.invocation, known.live
         if live is None or invocation.run.outcome is not None:
             return None
         if live.is_new_turn and not event.partial and live.says(event):
-            self._outputs.turn_begins(invocation)
+            known.outputs.turn_begins()
         withholds = bool(self._judges.of_model(context))
         filters = [] if withholds else self._judges.text_filters(context)
         try:
@@ -191,22 +205,22 @@ class CallstreamPlugin(BasePlugin):
         return step
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        invocation = self._invocations.get(invocation_context.invocation_id)
-        if invocation is None:
+        known = self._invocations.get(invocation_context.invocation_id)
+        if known is None:
             return
-        error = sys.exc_info()[1]
+        error, invocation = sys.exc_info()[1], known.invocation
         if invocation_context.is_aborted:
             error = asyncio.CancelledError()
         elif invocation.failure is not None:
             error = _Failed(invocation.failure)
         if error is None and invocation.run.outcome is None:
-            await self._execution.pause_interrupted(invocation, invocation_context.session)
-        await self._end(invocation, error)
+            await known.execution.pause_interrupted(invocation_context.session)
+        await self._end(known, error)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
-        invocation = self._invocations.get(invocation_context.invocation_id)
-        if invocation is not None:
-            await self._end(invocation, error)
+        known = self._invocations.get(invocation_context.invocation_id)
+        if known is not None:
+            await self._end(known, error)
 
     async def close(self) -> None:
         """Waits for ends that are being written. It stops no run: that may be one of another Runner with this plugin."""
@@ -216,21 +230,20 @@ class CallstreamPlugin(BasePlugin):
 
     def forget(self, run: Run) -> None:
         """Forgets the invocations of a run that is over: google-adk calls nothing at the end of one that was cancelled."""
-        for invocation in [each for each in self._invocations.values() if each.run is run]:
+        for invocation in [each.invocation for each in self._invocations.values() if each.invocation.run is run]:
             self._leave(invocation)
 
     def _leave(self, invocation: Invocation) -> None:
         self._invocations.pop(invocation.invocation_id, None)
-        self._outputs.forget(invocation)
-        self._live.pop(invocation.invocation_id, None)
         invocation.ends_by_itself()
 
-    async def _end(self, invocation: Invocation, error: BaseException | None) -> None:
+    async def _end(self, known: _Followed, error: BaseException | None) -> None:
+        invocation = known.invocation
         self._leave(invocation)
         if invocation.run.outcome is None:
-            await self._execution.fail_raised(invocation)
-            await self._execution.finish_unasked(invocation)
-            await self._execution.fail_unanswerable(invocation)
+            await known.execution.fail_raised()
+            await known.execution.finish_unasked()
+            await known.execution.fail_unanswerable()
         if invocation.owns_run:
             await invocation.run.end(error)
 
@@ -239,39 +252,39 @@ class CallstreamPlugin(BasePlugin):
     async def before_agent_callback(
         self, *, agent: BaseAgent, callback_context: CallbackContext
     ) -> types.Content | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        known = self._invocations.get(callback_context.invocation_id)
         self._judges.agent_begins(agent, callback_context.invocation_id)
         if isinstance(agent, LlmAgent):
             tools = [with_progress(tool) for tool in agent.tools]
             if any(made is not tool for made, tool in zip(tools, agent.tools, strict=True)):
                 agent.tools = tools  # before google-adk declares them to the model
-        if invocation is not None:
-            live = self._live.get(invocation.invocation_id)
-            if live is not None and isinstance(agent, LlmAgent):
-                live.agent_begins(agent, register_tools(self.callstream, tools_by_name(agent.tools)))
+        if known is not None:
+            if known.live is not None and isinstance(agent, LlmAgent):
+                known.live.agent_begins(agent, register_tools(self.callstream, tools_by_name(agent.tools)))
+            invocation = known.invocation
             root = invocation.root_agent
             if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
                 # It runs in a task of its own, which is cancelled with the task that drives the invocation. That one may
                 # continue after it, as in asyncio.timeout(), and no callback says so.
                 self._endings.watch_task(invocation)
-            self._outputs.agent_begins(invocation, agent, callback_context.branch, callback_context.session)
+            known.outputs.agent_begins(agent, callback_context)
         return None
 
     async def after_agent_callback(
         self, *, agent: BaseAgent, callback_context: CallbackContext
     ) -> types.Content | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        known = self._invocations.get(callback_context.invocation_id)
         self._judges.agent_ends(agent, callback_context.invocation_id)
-        if invocation is not None:
-            self._outputs.agent_ends(invocation, agent, callback_context.branch)
+        if known is not None:
+            known.outputs.agent_ends(agent, callback_context)
         return None
 
     async def on_agent_error_callback(
         self, *, agent: BaseAgent, callback_context: CallbackContext, error: Exception
     ) -> None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        known = self._invocations.get(callback_context.invocation_id)
         self._judges.agent_ends(agent, callback_context.invocation_id)
-        if invocation is None:
+        if known is None:
             return
         if isinstance(error, PydanticInvalidForJsonSchema):
             logger.error(
@@ -279,24 +292,23 @@ class CallstreamPlugin(BasePlugin):
                 "toolset is hidden from it by @callstream.tool",
                 agent.name,
             )
-        self._outputs.agent_ends(invocation, agent, callback_context.branch)
-        if invocation.run.outcome is None:
-            await self._execution.fail_raised(invocation)
+        known.outputs.agent_ends(agent, callback_context)
+        if known.invocation.run.outcome is None:
+            await known.execution.fail_raised()
 
     # -- the model --
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
-        if invocation is None or invocation.run.outcome is not None:
+        known = self._invocations.get(callback_context.invocation_id)
+        if known is None or known.invocation.run.outcome is not None:
             return None
-        if invocation.asking:
-            await self._execution.finish_unasked(invocation, Speaker.within(callback_context))
+        invocation, live = known.invocation, known.live
+        await known.execution.finish_unasked(Speaker.within(callback_context))
         functions = register_tools(self.callstream, llm_request.tools_dict)
         await check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
-        live = self._live.get(invocation.invocation_id)
         if live is not None and not live.is_asked(callback_context.agent_name):
             # google-adk lets plugins see what a user says to a live model; the answer comes as events.
             live.tools[callback_context.agent_name] = functions
@@ -314,6 +326,8 @@ class CallstreamPlugin(BasePlugin):
             await repair(llm_request, callback_context.session, run, author=author, has_signed=has_signed)
         await restore_wire_ids(llm_request, invocation.run.directory)
         names = collapsed_names(llm_request.tools_dict)
+        context = callback_context.get_invocation_context()
+        withholds = bool(self._judges.of_model(context))
         model_call = ModelCall(
             invocation.run,
             author=callback_context.agent_name,
@@ -322,13 +336,11 @@ class CallstreamPlugin(BasePlugin):
             reports=True,
             new_call_id=_new_call_id,
             streams=streamed.__contains__,
-            withholds=bool(self._judges.of_model(callback_context.get_invocation_context())),
+            withholds=withholds,
             tools=functions,
+            joins_text=self._joins_text(context),
+            text_filters=() if withholds else self._judges.text_filters(context),
         )
-        if not model_call.withholds:
-            model_call.text_filters = self._judges.text_filters(callback_context.get_invocation_context())
-            model_call.keeps = not model_call.text_filters
-        model_call.joins_text = self._joins_text(callback_context.get_invocation_context())
         invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)
         return None
@@ -357,7 +369,7 @@ class CallstreamPlugin(BasePlugin):
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        invocation = self.invocation(callback_context.invocation_id)
         step = invocation.step_of(callback_context.actions) if invocation is not None else None
         if invocation is None or step is None or invocation.run.outcome is not None:
             return None
@@ -381,7 +393,7 @@ class CallstreamPlugin(BasePlugin):
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        invocation = self.invocation(callback_context.invocation_id)
         step = invocation.step_of(callback_context.actions) if invocation is not None else None
         if step is not None:
             try:
@@ -398,21 +410,19 @@ class CallstreamPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        invocation = self._invocations.get(tool_context.invocation_id)
-        if invocation is None:
-            return None
-        return await self._execution.begin(invocation, tool, tool_args, tool_context)
+        known = self._invocations.get(tool_context.invocation_id)
+        return None if known is None else await known.execution.begin(tool, tool_args, tool_context)
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
     ) -> dict[str, Any] | None:
-        invocation = self._invocations.get(tool_context.invocation_id)
-        if invocation is None:
+        known = self._invocations.get(tool_context.invocation_id)
+        if known is None:
             return None
-        if self._execution.was_given_again(invocation, tool_context):
+        if known.execution.was_given_again(tool_context):
             return result  # which other callbacks have seen before
         try:
-            await self._execution.record_return(invocation, tool, tool_context, result)
+            await known.execution.record_return(tool, tool_context, result)
         except RunOver:
             pass  # its end has said what became of the call, or another process goes on with it
         return None
@@ -420,9 +430,9 @@ class CallstreamPlugin(BasePlugin):
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
     ) -> dict[str, Any] | None:
-        invocation = self._invocations.get(tool_context.invocation_id)
-        if invocation is not None:
-            self._execution.note_error(invocation, tool_context, error)
+        known = self._invocations.get(tool_context.invocation_id)
+        if known is not None:
+            known.execution.note_error(tool_context, error)
         return None
 
 
@@ -457,10 +467,6 @@ class HostedPlugin(CallstreamPlugin):
             repair_signatures=settings.repair_signatures,
             stream_arguments=settings.stream_arguments and stream_arguments,
         )
-
-    def trust_mcp_hints(self) -> None:
-        """Tools of MCP servers are what they say of themselves."""
-        self._execution.trusts_mcp_hints = True
 
     def _joins_text(self, context: InvocationContext) -> bool:
         seeing = self._judges.of_pieces(context)

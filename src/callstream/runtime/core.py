@@ -238,8 +238,8 @@ class RunCore(ABC):
         and fails the run, whatever its host makes of the exception: see ``TextLimits``.
         """
         self._check_open()
-        if self.keeping is not None and self.keeping.replay is not None and not callable(events):
-            events = self.keeping.replay.unknown(events)
+        if self.replay is not None and not callable(events):
+            events = self.replay.unknown(events)
         await self._write(events, response_id, author)
         if self._barrier.failure is not None:
             raise self._barrier.failure
@@ -471,9 +471,14 @@ class RunCore(ABC):
 
     # -- going on --
 
+    @property
+    def replay(self) -> Replay | None:
+        """What earlier attempts have left; None in a run that is at its first."""
+        return None if self.keeping is None else self.keeping.replay
+
     def hides(self, call_id: str) -> bool:
         """Whether the program does not know the call: an earlier attempt made it, in a turn that was not given back."""
-        return self.keeping is not None and self.keeping.replay is not None and self.keeping.replay.hides(call_id)
+        return self.replay is not None and self.replay.hides(call_id)
 
     def keep(self, *, replay: Replay | None = None, on_divergence: OnDivergence = "fail") -> None:
         """From now on what is needed to go on elsewhere is kept."""

@@ -309,7 +309,7 @@ class Tapping:
 
     def _spoils(self, declared: Collection[str], keeping: Keeping, model_call: ModelCall | None) -> str | None:
         """Why the run cannot go on elsewhere after this request; None if it can."""
-        if self.text_filters(model_call) or (model_call is not None and not model_call.keeps):
+        if self.text_filters(model_call) or (model_call is not None and model_call.withholds):
             return "an answer may be changed before it is shown, or is not read for an agent"
         own = [] if model_call is not None else [name for name in declared if self.engine.find_tool(name) is None]
         unknown = [name for name in own if name not in keeping.elsewhere]
