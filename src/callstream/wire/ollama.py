@@ -69,10 +69,7 @@ class _OllamaDecoder(Decoder[Line]):
     wire = "ollama"
     _framing = JsonLinesFraming
     _payloads = msgspec.json.Decoder(Line)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._in_response = False
+    _unended = "the stream ended without a last line"
 
     def _chunk(self, chunk: Line) -> None:
         if chunk.error:
@@ -93,19 +90,12 @@ class _OllamaDecoder(Decoder[Line]):
             self._transcript.append_args(call, text_of(function.arguments) or "{}")
             self._transcript.end_call(call)
         if chunk.done:
+            self._finish_reason = chunk.done_reason
             counts = {name: getattr(chunk, name) for name in _COUNTS if getattr(chunk, name) is not None}
+            self._usage = counts or None
             normal = chunk.done_reason != "length"
             self._transcript.finish_calls(normal=normal, detail=f"done_reason {chunk.done_reason}")
-            self._end_response(chunk.done_reason, counts or None)
-
-    def _end_response(self, reason: str | None, usage: dict[str, Any] | None) -> None:
-        self._transcript.end_response(reason, usage)
-        self._in_response = False
-
-    def _end_of_body(self) -> None:
-        if self._in_response:
-            self._transcript.finish_unsaid("the stream ended without a last line")
-            self._end_response(None, None)
+            self._end_response()
 
     def _read_whole(self, body: bytes) -> None:
         answer: Line = self._decoded(body, self._payloads)
