@@ -18,7 +18,7 @@ A script can be kept as JSON: a list of objects, each with the name of its step 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -131,6 +131,15 @@ _ENDS = (Finish, Failure, Truncated, Cut, HttpError)
 def calls_of(step: Step) -> Sequence[ToolCall]:
     """The calls that a step makes, most often none."""
     return [step] if isinstance(step, ToolCall) else step.calls if isinstance(step, Parallel) else ()
+
+
+def with_calls(steps: Sequence[Step], change: Callable[[ToolCall], ToolCall | None]) -> list[Step]:
+    """The steps with each call changed; None leaves it out."""
+    made: list[Step] = []
+    for step in steps:
+        calls = [changed for call in calls_of(step) if (changed := change(call)) is not None]
+        made += calls if isinstance(step, ToolCall) else [Parallel(calls) if isinstance(step, Parallel) else step]
+    return made
 
 
 def checked(script: Script) -> list[Step]:

@@ -18,7 +18,7 @@ import msgspec
 from callstream.errors import UsageError
 from callstream.jsontext.path import Path, format_path
 from callstream.testing.encoders.encoder import Encoder, Form, dumps
-from callstream.testing.script import Failure, HttpError, Parallel, Step, Text, Thought, ToolCall
+from callstream.testing.script import Failure, HttpError, Step, Text, Thought, ToolCall, with_calls
 
 _SPACED = (",", ": ")
 # Google's serialiser escapes these too. google-genai relies on it: any line end of Unicode ends a line of its stream.
@@ -209,27 +209,17 @@ class Signatures:
 
     def signed(self, steps: list[Step], number: int) -> list[Step]:
         """The steps with a signature on the response's first call, unless the script says that it has none ("")."""
-        signed: list[Step] = []
-        is_first = True
-        for step in steps:
-            if isinstance(step, ToolCall):
-                step, is_first = self._signed_call(step, is_first, number), False
-            elif isinstance(step, Parallel):
-                calls = []
-                for call in step.calls:
-                    calls.append(self._signed_call(call, is_first, number))
-                    is_first = False
-                step = Parallel(calls)
-            signed.append(step)
-        return signed
+        made_up: str | None = base64.b64encode(f"thought signature {number}".encode()).decode()
 
-    def _signed_call(self, call: ToolCall, is_first: bool, number: int) -> ToolCall:
-        signature = call.signature
-        if signature is None and is_first:
-            signature = base64.b64encode(f"thought signature {number}".encode()).decode()
-        if signature:
-            self._sent.add(_normal(signature))
-        return msgspec.structs.replace(call, signature=signature or None)
+        def sign(call: ToolCall) -> ToolCall:
+            nonlocal made_up
+            signature = made_up if call.signature is None else call.signature
+            made_up = None  # only the first call has it
+            if signature:
+                self._sent.add(_normal(signature))
+            return msgspec.structs.replace(call, signature=signature or None)
+
+        return with_calls(steps, sign)
 
     def fault_in(self, request: Any) -> HttpError | None:
         """The refusal that the API would answer the request with; None if nothing is wrong with it."""
