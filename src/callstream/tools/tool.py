@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import (
     TYPE_CHECKING,
@@ -71,91 +72,71 @@ if TYPE_CHECKING:
 
 
 _HEADING = re.compile(
-    r"^(?P<title>Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters|Returns?|Yields?"
-    r"|Raises|Examples?|Notes?|Warnings?|See Also|References|Todo|Attributes):\s*$"
-)
-_PARAMETER_SECTIONS = frozenset(
-    {
-        "Args",
-        "Arguments",
-        "Parameters",
-        "Params",
-        "Keyword Args",
-        "Keyword Arguments",
-        "Other Parameters",
-    }
+    r"^(?:(?P<parameters>Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters)"
+    r"|Returns?|Yields?|Raises|Examples?|Notes?|Warnings?|See Also|References|Todo|Attributes):\s*$"
 )
 _ENTRY = re.compile(r"^\s*\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)$")
 
 
+class _Entry(NamedTuple):
+    """What is said of one parameter: in the section with that ``heading``, from the line ``first`` to before ``end``."""
+
+    name: str
+    text: str
+    heading: int
+    first: int
+    end: int
+
+
 def description_of(doc: str | None) -> str:
     """The text before the first section."""
-    lines: list[str] = []
-    for line in _lines(doc):
-        if _HEADING.match(line):
-            break
-        lines.append(line)
-    return "\n".join(lines).strip()
+    return "\n".join(takewhile(lambda line: not _HEADING.match(line), _lines(doc))).strip()
 
 
 def parameters_of(doc: str | None) -> dict[str, str]:
     """The text of each parameter's entry, its lines joined with spaces."""
-    lines = _lines(doc)
-    return {
-        name: " ".join([_text_of(lines[first]), *(line.strip() for line in lines[first + 1 : end])]).strip()
-        for name, first, end in _entries(lines)
-    }
+    return {entry.name: entry.text.strip() for entry in _entries(_lines(doc))}
 
 
 def without_parameter(doc: str | None, name: str) -> str | None:
     """The docstring without one parameter's entry, and without the section if nothing is left in it."""
     lines = _lines(doc)
-    entry = next((entry for entry in _entries(lines) if entry[0] == name), None)
+    entries = _entries(lines)
+    entry = next((each for each in entries if each.name == name), None)
     if entry is None:
         return doc
-    _, first, end = entry
-    kept = lines[:first] + lines[end:]
-    heading = max(index for index in range(first) if _HEADING.match(lines[index]))
-    if not any(found > heading and _section_of(kept, found) == heading for _, found, _ in _entries(kept)):
-        del kept[heading]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+    del lines[entry.first : entry.end]
+    if not any(each.heading == entry.heading for each in entries if each is not entry):
+        del lines[entry.heading]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def _lines(doc: str | None) -> list[str]:
     return inspect.cleandoc(doc).splitlines() if doc else []
 
 
-def _text_of(line: str) -> str:
-    entry = _ENTRY.match(line)
-    return entry["text"].strip() if entry else ""
-
-
-def _section_of(lines: list[str], index: int) -> int:
-    return max((at for at in range(index) if _HEADING.match(lines[at])), default=-1)
-
-
-def _entries(lines: list[str]) -> list[tuple[str, int, int]]:
-    """The entries of all parameter sections: a name, the index of its first line and the one after its last."""
-    found: list[tuple[str, int, int]] = []
-    inside = False
+def _entries(lines: list[str]) -> list[_Entry]:
+    """The entries of all parameter sections."""
+    found: list[_Entry] = []
+    section: int | None = None
     margin: int | None = None
     for index, line in enumerate(lines):
         heading = _HEADING.match(line)
         if heading:
-            inside, margin = heading["title"] in _PARAMETER_SECTIONS, None
+            section, margin = index if heading["parameters"] else None, None
             continue
-        if not inside or not line.strip():
+        if section is None or not line.strip():
             continue
         indent = len(line) - len(line.lstrip())
         if indent == 0:
-            inside = False
+            section = None
             continue
         margin = indent if margin is None else margin
         entry = _ENTRY.match(line) if indent <= margin else None
         if entry:
-            found.append((entry["name"], index, index + 1))
-        elif found and found[-1][2] == index:
-            found[-1] = (found[-1][0], found[-1][1], index + 1)
+            found.append(_Entry(entry["name"], entry["text"].strip(), section, index, index + 1))
+        elif found and found[-1].end == index:
+            found[-1] = found[-1]._replace(text=f"{found[-1].text} {line.strip()}", end=index + 1)
     return found
 
 
