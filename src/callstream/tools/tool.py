@@ -318,6 +318,8 @@ ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
 """What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
 
 Start: TypeAlias = Literal["end", "early"]
+"""When a tool starts: when its caller says so, after the response; or as soon as its own arguments are whole and valid."""
+OwnReplay: TypeAlias = Literal["unsafe", "safe", "ask"]
 Reconcile: TypeAlias = "Callable[[Call], Any]"
 
 
@@ -330,7 +332,6 @@ class Unsettled(Enum):
 
 NOT_DONE = Unsettled.NOT_DONE
 UNKNOWN = Unsettled.UNKNOWN
-"""When a tool starts: when its caller says so, after the response; or as soon as its own arguments are whole and valid."""
 
 ArgsDeltaHook: TypeAlias = "Callable[[ArgsDelta, AbortSignal], Awaitable[None] | None]"
 FieldHook: TypeAlias = "Callable[[FieldDelta, AbortSignal], Awaitable[None] | None]"
@@ -355,31 +356,28 @@ class Hook(msgspec.Struct, frozen=True):
         return cast(str, getattr(self.function, "__qualname__", None) or repr(self.function))
 
 
-class Hooks:
+class Hooks(msgspec.Struct, eq=False):
     """The hooks of one tool, each kind in the order of registration. Registering gives the function back.
 
     The tuples are replaced, never changed: a call keeps those that were there when it began.
     """
 
-    __slots__ = ("args_abort", "args_complete", "args_delta", "field")
-
-    def __init__(self) -> None:
-        self.args_delta: tuple[Hook, ...] = ()
-        self.field: tuple[Hook, ...] = ()
-        self.args_complete: tuple[Hook, ...] = ()
-        self.args_abort: tuple[Hook, ...] = ()
+    args_delta: tuple[Hook, ...] = ()
+    field: tuple[Hook, ...] = ()
+    args_complete: tuple[Hook, ...] = ()
+    args_abort: tuple[Hook, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.args_delta or self.field or self.args_complete or self.args_abort)
 
     def __or__(self, other: Hooks) -> Hooks:
         """These hooks, then the other's."""
-        both = Hooks()
-        both.args_delta = self.args_delta + other.args_delta
-        both.field = self.field + other.field
-        both.args_complete = self.args_complete + other.args_complete
-        both.args_abort = self.args_abort + other.args_abort
-        return both
+        return Hooks(
+            self.args_delta + other.args_delta,
+            self.field + other.field,
+            self.args_complete + other.args_complete,
+            self.args_abort + other.args_abort,
+        )
 
     def on_args_delta(self, hook: _D) -> _D:
         """Called with every piece of argument text: ``hook(delta: ArgsDelta, signal: AbortSignal)``."""
@@ -490,7 +488,7 @@ def tool(
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
-    replay: Literal["unsafe", "safe", "ask"] = "unsafe",
+    replay: OwnReplay = "unsafe",
     reconcile: Reconcile | None = None,
 ) -> Callable[[Function], Tool[Function]]: ...
 def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
@@ -504,7 +502,7 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
-    replay: Literal["unsafe", "safe", "ask"] = "unsafe",
+    replay: OwnReplay = "unsafe",
     reconcile: Reconcile | None = None,
 ) -> Any:
     """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
@@ -521,15 +519,12 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     ``reconcile(call)`` is asked then what has become of it: what it returns is the result, ``NOT_DONE`` has the tool run,
     ``UNKNOWN`` leaves it at that.
     """
-    if replay not in ("unsafe", "safe", "ask"):
-        raise UsageError(f"expected replay to be 'unsafe', 'safe' or 'ask', got {replay!r}")
+    _check_choice("start", start, Start)
+    _check_choice("check", check, Checks)
+    _check_choice("replay", replay, OwnReplay)
+    check_hook_settings(hook_timeout, on_hook_error)
     if reconcile is not None and not callable(reconcile):
         raise UsageError(f"expected reconcile to be a function of the call, got {reconcile!r}")
-    if start not in get_args(Start):
-        raise UsageError(f"expected start to be one of {get_args(Start)}, got {start!r}")
-    check_hook_settings(hook_timeout, on_hook_error)
-    if check not in get_args(Checks):
-        raise UsageError(f"expected check to be one of {get_args(Checks)}, got {check!r}")
 
     def make(function: Callable[..., Any]) -> Any:
         made = _made(function, name, description)
@@ -549,8 +544,13 @@ def check_hook_settings(hook_timeout: Any, on_hook_error: ErrorPolicy | None) ->
     """Refuses settings of hooks that neither a tool nor the runtime accepts."""
     if hook_timeout is not None and not (isinstance(hook_timeout, int | float) and hook_timeout > 0):
         raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
-    if on_hook_error not in (None, *get_args(ErrorPolicy)):
-        raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
+    if on_hook_error is not None:
+        _check_choice("on_hook_error", on_hook_error, ErrorPolicy)
+
+
+def _check_choice(setting: str, given: object, choices: Any) -> None:
+    if given not in get_args(choices):
+        raise UsageError(f"expected {setting} to be one of {get_args(choices)}, got {given!r}")
 
 
 def _made(function: Callable[..., Any], name: str | None, description: str | None) -> Any:
