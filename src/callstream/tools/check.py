@@ -1,6 +1,6 @@
 """Whether the arguments of a call fit the JSON Schema that the tool was declared with, at the end or while they are written.
 
-Which keywords are judged, and why a verdict is final, is said in ``judge``. A schema that cannot be judged must not keep a
+Which keywords are judged, and why a verdict is final, is said at ``Judge``. A schema that cannot be judged must not keep a
 tool from running, so everything else fits. An optional argument may be null, because models write null for what they leave
 out.
 """
@@ -22,7 +22,6 @@ from callstream.tools.keywords import (
     choices_of,
     equality_key,
     expected_types,
-    first_texts,
     is_of,
     kind_of,
     matches,
@@ -126,8 +125,9 @@ def show(value: Any) -> str:
 #
 # One value has one verdict per schema, however many lead to it, so the work is linear in the document for any schema.
 #
-# All keywords but those of ``KEYWORDS`` fit, and so do references that lead out of the schema or nowhere, and patterns that
-# Python cannot compile. Types may be in Gemini's capitals, and ``nullable`` is known.
+# Not judged, so that anything fits them: ``dependentSchemas``, ``propertyNames``, ``unevaluatedItems``,
+# ``unevaluatedProperties``, dynamic references and anchors, references that lead out of the schema or nowhere, and patterns
+# that Python cannot compile. Types may be in Gemini's capitals, and ``nullable`` is known.
 #
 # By hand, because no library judges a value that is not whole. In ``python -m bench.byhand`` a wrong second field is
 # certain after 32 of 4,070 characters; jsonschema could say it at the end. For values that are whole jsonschema is five
@@ -139,7 +139,11 @@ OnVerdict: TypeAlias = Callable[[list[Fault] | None], None]
 
 _OUTLINE: Final = frozenset({"type", "format", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
 _ROOT_OUTLINE: Final = _OUTLINE | {"properties", "required"}
-_CONTAINERS: Final = {"object": ("an object", "field"), "array": ("an array", "item")}
+_CONTAINERS: Final = {
+    "object": ("an object", "field", "minProperties", "maxProperties"),
+    "array": ("an array", "item", "minItems", "maxItems"),
+}
+"""The words for a container and for what is in it, and the keywords that state how much that may be."""
 
 _MAX_FAULTS: Final = 100
 """Faults that are kept; more are not worth reading."""
@@ -171,7 +175,7 @@ class Judge:
 
         ``kind`` is its type by the words of JSON Schema, where integers are numbers; ``got`` names it in sentences.
         """
-        if step is None or not self._frames:
+        if step is None:
             frame = _ValueFrame(self, (), kind, got)
             frame.check(self.root, self._on_root_verdict)
         else:
@@ -281,6 +285,7 @@ class _SchemaVerdict:
     """One schema at one value. ``fits`` is None while that is open."""
 
     __slots__ = (
+        "_choices",
         "_contained",
         "_decided",
         "_frame",
@@ -288,6 +293,7 @@ class _SchemaVerdict:
         "_schema",
         "_subs",
         "_then",
+        "_types",
         "faults",
         "fits",
         "is_expanding",
@@ -309,12 +315,14 @@ class _SchemaVerdict:
         self.wants_unique = self._schema.get("uniqueItems") is True
         self.watches_text = False
         self._subs: list[_SchemaVerdict] = []
-        self._then: list[Callable[[Any], None]] = []
+        self._then: list[Callable[[], None]] = []
         self._contained = 0
         self._decided = False
         self._is_silent = schema is False
         if self._schema.get("nullable") is True and frame.kind == "null":
             self._schema = {}
+        self._types = expected_types(self._schema)
+        self._choices = choices_of(self._schema)
 
     # -- what comes --
 
@@ -337,7 +345,7 @@ class _SchemaVerdict:
                 self._expand_choice(branches, word == "oneOf" and not frame.judge.outline, add)
         if "not" in schema:
             excluded = add(schema["not"], _ignore)
-            self._then.append(lambda value: self._exclude(excluded))
+            self._then.append(lambda: self._exclude(excluded))
         if "if" in schema:
             self._expand_condition(schema, add)
         self.is_expanding = False
@@ -358,7 +366,7 @@ class _SchemaVerdict:
                 has_failed = True
                 self.fail(*_merge([check.faults for check in checks], self._frame))
 
-        def decide(value: Any) -> None:
+        def decide() -> None:
             tell()
             if only_one and sum(check.fits is True for check in checks) > 1:
                 self.fail(Fault(self._frame.path, "what only one of the alternatives allows", self._frame.got))
@@ -379,7 +387,7 @@ class _SchemaVerdict:
             if parts["if"].fits is False:
                 self._need(faults)
 
-        def decide(value: Any) -> None:
+        def decide() -> None:
             if parts["if"].fits is True and "then" in parts:
                 self._need(parts["then"].faults or None)
 
@@ -392,37 +400,28 @@ class _SchemaVerdict:
     def begin(self) -> None:
         """The first character has come: the type is known."""
         frame = self._frame
+        choices = self._choices
         if self._is_silent:
-            self.fail(
-                UnknownArgument(frame.path, "left out", frame.got)
-                if frame.path and isinstance(frame.path[-1], str)
-                else Fault(frame.path, "left out", frame.got)
-            )
-            return
-        types = expected_types(self._schema)
-        if types and not any(is_of(type_, frame.kind) for type_, _ in types):
-            self._is_silent = True
-            self.fail(Fault(frame.path, " or ".join(words for _, words in types), frame.got))
-            return
-        choices = choices_of(self._schema)
-        if choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
-            self._is_silent = True
-            self.fail(Fault(frame.path, alternatives_of(choices), frame.got))
-        self.watches_text = frame.kind == "string" and (
-            choices is not None or limit(self._schema, "maxLength") is not None
-        )
+            fault = UnknownArgument if frame.path and isinstance(frame.path[-1], str) else Fault
+            self.fail(fault(frame.path, "left out", frame.got))
+        elif self._types and not any(is_of(type_, frame.kind) for type_, _ in self._types):
+            self._fail_for_good(self._expected_type(), frame.got)
+        elif choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
+            self._fail_for_good(alternatives_of(choices), frame.got)
+        elif frame.kind == "string":
+            self.watches_text = choices is not None or limit(self._schema, "maxLength") is not None
 
     def begin_child(self, step: str | int, child: _ValueFrame) -> None:
         """A member or an item begins."""
         if self._is_silent:
             return
-        most = limit(self._schema, "maxProperties" if isinstance(step, str) else "maxItems")
+        container, unit, _, word = _CONTAINERS[self._frame.kind]
+        most = limit(self._schema, word)
         if most is not None and self._frame.count == int(most) + 1:
-            container, unit = _CONTAINERS[self._frame.kind]
             limited = _count(most, unit)
             self.fail(Fault(self._frame.path, f"{container} of at most {limited}", f"more than {limited}"))
         for part in self._parts_at(step, child.kind):
-            child.check(part, self._need_known if part is False else self._need)
+            child.check(part, self._need_known if part is False and isinstance(step, str) else self._need)
         if isinstance(step, int) and "contains" in self._schema:
             child.check(self._schema["contains"], self._on_contained_verdict)
 
@@ -432,17 +431,13 @@ class _SchemaVerdict:
         frame = self._frame
         most = limit(self._schema, "maxLength")
         if most is not None and frame.length > most:
-            self._is_silent = True
             got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
-            self.fail(Fault(frame.path, f"at most {most:g} characters long", got))
-            return
-        choices = choices_of(self._schema)
-        if choices is not None:
+            self._fail_for_good(f"at most {most:g} characters long", got)
+        elif (choices := self._choices) is not None:
             text = frame.text or ""
-            if not any(choice.startswith(text) for choice in first_texts(choices)):
-                self._is_silent = True
+            if not any(isinstance(choice, str) and choice.startswith(text) for choice in choices):
                 got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
-                self.fail(Fault(frame.path, alternatives_of(choices), got))
+                self._fail_for_good(alternatives_of(choices), got)
 
     # -- what is decided --
 
@@ -457,7 +452,7 @@ class _SchemaVerdict:
             for found in self._end_faults(value):
                 self.fail(found)
         for decide in self._then:
-            decide(value)
+            decide()
         if self.fits is None:
             self.fits = True
             for on_verdict in self.listeners:
@@ -468,6 +463,11 @@ class _SchemaVerdict:
         self.faults += faults
         for on_verdict in self.listeners:
             on_verdict(list(faults))
+
+    def _fail_for_good(self, expected: str, got: str) -> None:
+        """Nothing else is worth saying of the value."""
+        self._is_silent = True
+        self.fail(Fault(self._frame.path, expected, got))
 
     def has_failed_before(self, faults: list[Fault]) -> bool:
         """Whether it had failed when these were found."""
@@ -480,7 +480,8 @@ class _SchemaVerdict:
     def _need_known(self, faults: list[Fault] | None) -> None:
         """As ``_need``, of a member that must not be there: the fault names those that may."""
         known = tuple(part_map(self._schema.get("properties")))
-        self._need([_with_known(fault, known) for fault in faults or ()] or None)
+        if faults is not None:
+            self.fail(*(msgspec.structs.replace(fault, known=known) for fault in faults))
 
     def _on_contained_verdict(self, faults: list[Fault] | None) -> None:
         if faults is not None:
@@ -521,38 +522,37 @@ class _SchemaVerdict:
             yield schema["additionalProperties"]
 
     def _end_faults(self, value: Any) -> Iterator[Fault]:
-        schema, frame = self._schema, self._frame
-        choices = choices_of(schema)
+        schema, frame, choices = self._schema, self._frame, self._choices
         if choices is not None and equality_key(value) not in map(equality_key, choices):
             yield Fault(frame.path, alternatives_of(choices), show(value))
             return
         expected: Iterator[str] = iter(())
         match frame.kind:
             case "number":
-                types = expected_types(schema)
-                if types and not any(is_of(type_, frame.kind, value) for type_, _ in types):
-                    yield Fault(frame.path, " or ".join(words for _, words in types), frame.got)
+                if self._types and not any(is_of(type_, frame.kind, value) for type_, _ in self._types):
+                    yield Fault(frame.path, self._expected_type(), frame.got)
                     return
                 expected = scalar_faults(schema, value)
             case "string":
                 expected = string_faults(schema, value, formats=frame.judge.formats)
             case "object":
                 yield from self._missing_faults()
-                least = limit(schema, "minProperties")
-                if least is not None and frame.count < least:
-                    yield self._too_few(least)
+                yield from self._too_few_faults()
             case "array":
-                least = limit(schema, "minItems")
-                if least is not None and frame.count < least:
-                    yield self._too_few(least)
+                yield from self._too_few_faults()
                 yield from self._contains_faults()
         for words in expected:
             yield Fault(frame.path, words, show(value))
 
-    def _too_few(self, least: float) -> Fault:
-        container, unit = _CONTAINERS[self._frame.kind]
-        expected = f"{container} of at least {_count(least, unit)}"
-        return Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
+    def _expected_type(self) -> str:
+        return " or ".join(words for _, words in self._types)
+
+    def _too_few_faults(self) -> Iterator[Fault]:
+        container, unit, word, _ = _CONTAINERS[self._frame.kind]
+        least = limit(self._schema, word)
+        if least is not None and self._frame.count < least:
+            expected = f"{container} of at least {_count(least, unit)}"
+            yield Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
 
     def _missing_faults(self) -> Iterator[Fault]:
         frame = self._frame
@@ -577,10 +577,6 @@ class _SchemaVerdict:
 
 def _count(number: float, unit: str) -> str:
     return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
-
-
-def _with_known(fault: Fault, known: tuple[str, ...]) -> Fault:
-    return msgspec.structs.replace(fault, known=known) if isinstance(fault, UnknownArgument) else fault
 
 
 def _ignore(faults: list[Fault] | None) -> None:
@@ -611,8 +607,7 @@ def outline_faults(schema: Any, value: Any) -> list[Fault]:
 
 def argument_names(schema: Any) -> list[str]:
     """The names of the arguments that a tool was declared with."""
-    names = schema.get("properties") if isinstance(schema, dict) else None
-    return list(names) if isinstance(names, dict) else []
+    return list(part_map(part_map(schema).get("properties")))
 
 
 class StreamCheck:
@@ -628,8 +623,8 @@ class StreamCheck:
         self._argument_names = argument_names(schema)
         self._stream = JsonStream()
         self._names: list[set[str]] = []  # of every value that is open
-        self._has_begun = False
         self._is_over = False
+        self.has_begun = False
         self.duplicate: str | None = None
         """The name that came twice."""
 
@@ -638,16 +633,12 @@ class StreamCheck:
         return self._judge.faults
 
     @property
-    def has_begun(self) -> bool:
-        return self._has_begun
-
-    @property
     def is_refused(self) -> bool:
         return bool(self.faults) or self.duplicate is not None
 
     def feed(self, text: str) -> bool:
         """Reads more of the text. Whether the call is refused."""
-        self._has_begun = True
+        self.has_begun = True
         if not self.is_refused and self._stream.error is None:
             try:
                 self._apply(self._stream.feed(text))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -19,12 +20,6 @@ import msgspec
 
 from callstream.tools.schema import FORMATS, limit
 
-KEYWORDS: Final = (
-    "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems",
-    "contains", "minContains", "maxContains", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-    "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
-    "dependentRequired", "$ref", "$defs", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
-)  # fmt: skip
 _TYPES: Final = {
     "string": "a string",
     "integer": "an integer",
@@ -41,6 +36,13 @@ TYPE_WORDS: Final = _TYPES | {
     "bool": _TYPES["boolean"],
 }
 """The words for a type, by its name in JSON Schema or in Python."""
+_BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool], str], ...]] = (
+    ("minimum", operator.lt, "at least"),
+    ("exclusiveMinimum", operator.le, "greater than"),
+    ("maximum", operator.gt, "at most"),
+    ("exclusiveMaximum", operator.ge, "less than"),
+)
+"""What a number may not be, and what it should be then."""
 _MAX_SHOWN: Final = 200
 
 
@@ -97,10 +99,6 @@ def choices_of(schema: dict[str, Any]) -> list[Any] | None:
     return [schema["const"]] if choices is None else [each for each in choices if equality_key(each) == const]
 
 
-def first_texts(choices: list[Any]) -> list[str]:
-    return [choice for choice in choices if isinstance(choice, str)]
-
-
 def alternatives_of(choices: list[Any]) -> str:
     """The choices in a sentence."""
     written = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in choices)
@@ -110,16 +108,10 @@ def alternatives_of(choices: list[Any]) -> str:
 
 def scalar_faults(schema: dict[str, Any], value: float) -> Iterator[str]:
     """What a number should be and is not."""
-    least, most = limit(schema, "minimum"), limit(schema, "maximum")
-    above, below = limit(schema, "exclusiveMinimum"), limit(schema, "exclusiveMaximum")
-    if least is not None and value < least:
-        yield f"at least {least}"
-    if above is not None and value <= above:
-        yield f"greater than {above}"
-    if most is not None and value > most:
-        yield f"at most {most}"
-    if below is not None and value >= below:
-        yield f"less than {below}"
+    for word, is_beyond, expected in _BOUNDS:
+        bound = limit(schema, word)
+        if bound is not None and is_beyond(value, bound):
+            yield f"{expected} {bound}"
     step = limit(schema, "multipleOf")
     if step is not None and not _is_multiple(value, step):
         yield f"a multiple of {step}"
