@@ -89,6 +89,7 @@ class RunRoutes:
         self._answering = AnswersHost(host.callstream)
         self._driver = driver
         self._health = health
+        self.guarded = health.guarded
         self._journal = host.callstream.journal
         self._access = access
         self._settings = settings
@@ -100,15 +101,18 @@ class RunRoutes:
         )
 
     def routes(self) -> list[Route]:
-        events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
+        guarded = self.guarded
+        events = IdRoute("/runs/{run_id}/events", guarded(self.events), methods=["GET"])
         events.methods = {"GET"}  # no HEAD: its answer would wait for the end of the run
-        agui = Route("/agui", self.agui, methods=["GET", "POST"])  # one route, so that a 405 names both methods
+        agui = Route(
+            "/agui", guarded(self.agui), methods=["GET", "POST"]
+        )  # one route, so that a 405 names both methods
         agui.methods = {"GET", "POST"}
         return [
             agui,
-            IdRoute("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
+            IdRoute("/threads/{thread_id}/connect", guarded(self.connect), methods=["POST"]),
             events,
-            IdRoute("/runs/{run_id}/stop", self.stop, methods=["POST"]),
+            IdRoute("/runs/{run_id}/stop", guarded(self.stop), methods=["POST"]),
         ]
 
     async def agui(self, request: Request) -> Response:
@@ -140,9 +144,9 @@ class RunRoutes:
             presentation = self._presentation(run_input, is_older=self._is_older(run_input.protocol_version, is_older))
             outlet = Outlet()
             if last_event_id:
-                await self._health.guard(self._access.check_thread(run_input.thread_id, principal))
+                await self._access.check_thread(run_input.thread_id, principal)
                 asked = self._asked(run_input, owner or principal)
-                row = await self._health.guard(asked.earlier_run(self._journal, of_any_input=True))
+                row = await asked.earlier_run(self._journal, of_any_input=True)
                 if row is None:
                     raise not_found("run")
                 position = _position(last_event_id, row)
@@ -156,9 +160,9 @@ class RunRoutes:
     async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
         check = partial(self._access.check_thread, run_input.thread_id, principal)
-        await self._health.guard(check())
+        await check()
         asked = self._asked(run_input, owner or principal)
-        host = self._answering if await self._health.guard(self._answers_questions(run_input)) else self._host
+        host = self._answering if await self._answers_questions(run_input) else self._host
         begin = partial(host.begin, run_input, principal, exclusive=True)
         return await self._begin(self._driver.begin(begin, request=asked, principal=principal, check=check))
 
@@ -177,7 +181,7 @@ class RunRoutes:
         task = asyncio.create_task(beginning)
         try:
             with _explain("active runs", "too_many_runs"):
-                return await self._health.guard(asyncio.shield(task))
+                return await asyncio.shield(task)
         finally:
             if not task.done():
                 task.cancel()
@@ -231,7 +235,7 @@ class RunRoutes:
     ) -> Response:
         """A thread of the principal's: what has been, then its last run live. 204 if its last run is ``known`` and over."""
         with self.seat(principal) as seat:
-            rows = await self._health.guard(self._access.known_runs(thread_id, principal))
+            rows = await self._access.known_runs(thread_id, principal)
             if not rows:
                 raise not_found("thread")
             if rows[0].run_id == known and rows[0].outcome is not None:
@@ -246,21 +250,21 @@ class RunRoutes:
         The run is sent as to a client that joins, with the thread before it, so there are no messages to load beforehand.
         """
         principal = await self._access.principal(request)
-        asked, guard = request.query_params, self._health.guard
+        asked = request.query_params
         run_id, thread_id = query_id(asked, "runId"), query_id(asked, "threadId")
         if run_id is None:
-            rows = [] if thread_id is None else await guard(self._access.known_runs(thread_id, principal))
+            rows = [] if thread_id is None else await self._access.known_runs(thread_id, principal)
             active = {"runId": rows[0].run_id} if rows else None
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
         with self.seat(principal) as seat:
-            row = await guard(self._access.thread_run(run_id, principal))
+            row = await self._access.thread_run(run_id, principal)
             presentation = self._presentation(None, is_older=False)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
             outlet = Outlet()
             if place != _BEGINNING:
                 frames = self._rest(row, _position(place, row), presentation, outlet)
                 return self.stream(frames, run_id, seat, outlet=outlet)
-            rows = await guard(self._access.runs_of(row.thread_id, principal))
+            rows = await self._access.runs_of(row.thread_id, principal)
             known = rows[[each.run_id for each in rows].index(run_id) :]
             return self.stream(self._joins.join(known[::-1], presentation, outlet), run_id, seat, outlet=outlet)
 
@@ -276,7 +280,7 @@ class RunRoutes:
         """The raw records of a run."""
         principal = await self._access.principal(request)
         with self.seat(principal) as seat:
-            row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
+            row = await self._access.run(request.path_params["run_id"], principal)
             after = number(request.query_params, "after", 0)
             after = number(request.headers, "last-event-id", after)
             if after > row.last_seq and row.outcome is not None:
@@ -286,7 +290,7 @@ class RunRoutes:
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. It may be another process that has to."""
         principal = await self._access.principal(request)
-        row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
+        row = await self._access.run(request.path_params["run_id"], principal)
         body = await json_body(request, self._settings, optional=True)
         reason = body.get("reason") if isinstance(body, dict) else None
         outcome = row.outcome or await self.stop_run(row, str(reason or "stopped by the client")[:_MAX_REASON])
@@ -295,12 +299,12 @@ class RunRoutes:
 
     async def stop_run(self, row: RunRow, reason: str) -> str | None:
         """Stops a run. Returns how it ended; None if another process has yet to end it."""
-        await self._driver.stop(row.run_id, reason)
-        return (await self._health.guard(self._access.run(row.run_id, row.principal))).outcome
+        await asyncio.shield(self._driver.stop(row.run_id, reason))  # whether or not it is waited for
+        return (await self._access.run(row.run_id, row.principal)).outcome
 
     async def active_run(self, thread_id: str, principal: str | None) -> RunRow | None:
         """The active run of a thread; None if it has none, or if it is not the principal's."""
-        rows = await self._health.guard(self._access.known_runs(thread_id, principal))
+        rows = await self._access.known_runs(thread_id, principal)
         return rows[0] if rows and rows[0].outcome is None else None
 
     def seat(self, principal: str | None) -> ExitStack:
@@ -356,12 +360,12 @@ class CopilotKitRoutes:
         self._names = (_DEFAULT, name)
 
     def routes(self) -> list[Route]:
-        agent = "/copilotkit/agent/{agent_id}"
+        agent, guarded = "/copilotkit/agent/{agent_id}", self._runs.guarded
         return [
             Route("/copilotkit/info", self.info, methods=["GET"]),
-            Route(f"{agent}/run", self.run, methods=["POST"]),
-            Route(f"{agent}/connect", self.connect, methods=["POST"]),
-            Route(f"{agent}/stop/{{thread_id:path}}", self.stop, methods=["POST"]),
+            Route(f"{agent}/run", guarded(self.run), methods=["POST"]),
+            Route(f"{agent}/connect", guarded(self.connect), methods=["POST"]),
+            Route(f"{agent}/stop/{{thread_id:path}}", guarded(self.stop), methods=["POST"]),
         ]
 
     async def info(self, request: Request) -> Response:

@@ -267,10 +267,8 @@ class EventStream(Response):
         assert sender is not None
         self._pulse.add(self)
         try:
-            while (frame := await self._next_frame()) is not None:
-                await self._send(frame)
-                del frame
-            await self._send(b"", more=False)
+            sending = self._send_all()
+            await (sending if self._health is None else self._health.guard(sending))
             return True
         except asyncio.CancelledError:
             if self._sender is not None or sender.uncancel():
@@ -290,10 +288,11 @@ class EventStream(Response):
             self._sender = None
         return False
 
-    def _next_frame(self) -> Awaitable[Frame | None]:
-        """The next one when it is there, None at the end. JournalAway as soon as the journal is unavailable."""
-        coming = anext(self._frames, None)
-        return coming if self._health is None else self._health.guard(coming)
+    async def _send_all(self) -> None:
+        while (frame := await anext(self._frames, None)) is not None:
+            await self._send(frame)
+            del frame
+        await self._send(b"", more=False)
 
     async def _send(self, frame: Frame, *, more: bool = True) -> None:
         """Sends, unless the reader has stalled: then nothing more is sent."""
