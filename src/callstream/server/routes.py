@@ -41,7 +41,7 @@ from callstream.server.requests import (
     shutting_down,
 )
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import EventStream, Frame, Joins, Outlet, Pulse, live, raw, resume
+from callstream.server.streams import Client, EventStream, Frame, Joins, Outlet, Pulse, live, raw, resume
 
 _MAX_REASON: Final = 500
 _RETRY_SECONDS: Final = 5
@@ -142,20 +142,19 @@ class RunRoutes:
         """
         with self.seat(principal) as seat:
             presentation = self._presentation(run_input, is_older=self._is_older(run_input.protocol_version, is_older))
-            outlet = Outlet()
             if last_event_id:
                 await self._access.check_thread(run_input.thread_id, principal)
                 asked = self._asked(run_input, owner or principal)
                 row = await asked.earlier_run(self._journal, of_any_input=True)
                 if row is None:
                     raise not_found("run")
-                position = _position(last_event_id, row)
-                frames = self._rest(row, position, presentation, outlet, run_input.messages)
-                return self.stream(frames, row.run_id, seat, outlet=outlet)
+                client = self._client(presentation, row.run_id, run_input.messages)
+                rest = self._rest(row, _position(last_event_id, row), client)
+                return self.stream(rest, row.run_id, seat, outlet=client.outlet)
             run_id = await self.start(run_input, principal, owner=owner)
-            snapshot = partial(self._snapshot, run_id, run_input.messages)
-            frames = live(self._journal, run_id, self._view, presentation, outlet, snapshot=snapshot)
-            return self.stream(frames, run_id, seat, outlet=outlet)
+            client = self._client(presentation, run_id, run_input.messages)
+            frames = live(self._journal, run_id, self._view, client)
+            return self.stream(frames, run_id, seat, outlet=client.outlet)
 
     async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
@@ -187,22 +186,22 @@ class RunRoutes:
                 task.cancel()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _rest(
-        self, row: RunRow, position: Position, presentation: Presenter | None, outlet: Outlet, own: Sequence[Any] = ()
-    ) -> AsyncGenerator[Frame, None]:
+    async def _rest(self, row: RunRow, position: Position, client: Client) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that is not known any more, the whole thread up to its end."""
-        snapshot = partial(self._snapshot, row.run_id, own)
-        rest = resume(self._journal, row.run_id, position, self._view, presentation, outlet, snapshot=snapshot)
         try:
-            async for frame in rest:
+            async for frame in resume(self._journal, row.run_id, position, self._view, client):
                 yield frame
         except Compacted:
-            async for part in self._joins.join(await self._runs_up_to(row.run_id), presentation, outlet):
+            async for part in self._joins.join(await self._runs_up_to(row.run_id), client):
                 yield part
 
-    async def _snapshot(self, run_id: str, own: Sequence[Any], seq: int) -> AguiEvent:
-        """For a client that follows a run: the messages of its thread up to a record, and its ``own`` that no run knows."""
-        return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
+    def _client(self, presentation: Presenter | None, run_id: str, own: Sequence[Any] = ()) -> Client:
+        """A client that follows a run. ``own``: its messages, some of which no run may know."""
+
+        async def snapshot(seq: int) -> AguiEvent:
+            return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
+
+        return Client(presentation, snapshot)
 
     async def _runs_up_to(self, run_id: str) -> list[RunRow]:
         """The runs of a thread up to one of them, the oldest first."""
@@ -240,9 +239,8 @@ class RunRoutes:
                 raise not_found("thread")
             if rows[0].run_id == known and rows[0].outcome is not None:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
-            outlet = Outlet()
-            frames = self._joins.join(rows[::-1], self._presentation(None, is_older=is_older), outlet)
-            return self.stream(frames, rows[0].run_id, seat, outlet=outlet)
+            client = self._client(self._presentation(None, is_older=is_older), rows[0].run_id)
+            return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, seat, outlet=client.outlet)
 
     async def rejoin(self, request: Request) -> Response:
         """What TanStack AI asks for when a page is loaded: which run to join (``threadId``), then that run (``runId``).
@@ -258,15 +256,15 @@ class RunRoutes:
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
         with self.seat(principal) as seat:
             row = await self._access.thread_run(run_id, principal)
-            presentation = self._presentation(None, is_older=False)
+            client = self._client(self._presentation(None, is_older=False), run_id)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
-            outlet = Outlet()
             if place != _BEGINNING:
-                frames = self._rest(row, _position(place, row), presentation, outlet)
-                return self.stream(frames, run_id, seat, outlet=outlet)
-            rows = await self._access.runs_of(row.thread_id, principal)
-            known = rows[[each.run_id for each in rows].index(run_id) :]
-            return self.stream(self._joins.join(known[::-1], presentation, outlet), run_id, seat, outlet=outlet)
+                frames = self._rest(row, _position(place, row), client)
+            else:
+                rows = await self._access.runs_of(row.thread_id, principal)
+                known = rows[[each.run_id for each in rows].index(run_id) :]
+                frames = self._joins.join(known[::-1], client)
+            return self.stream(frames, run_id, seat, outlet=client.outlet)
 
     def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter | None:
         made = self._host.presentation(run_input)
