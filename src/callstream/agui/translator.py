@@ -84,7 +84,6 @@ from callstream.view import (
     Opened,
     Outcome,
     Part,
-    Passage,
     Progressed,
     RanEarly,
     Resumed,
@@ -512,7 +511,7 @@ def _signature(call: CallView, metadata: Metadata) -> AguiEvent:
 
 
 def _has_reasoning(messages: Iterable[MessageView]) -> bool:
-    return any(isinstance(part, Passage) and part.kind == "reasoning" for each in messages for part in each.parts)
+    return any(each.passages("reasoning") for each in messages)
 
 
 def thought_id(message_id: str) -> str:

@@ -43,10 +43,6 @@ class Presenter(Protocol):
     def show(self, events: Sequence[Any]) -> Sequence[Any]: ...
 
 
-def shown(events: Sequence[Any], presentation: Presenter | None) -> Sequence[Any]:
-    return events if presentation is None else presentation.show(events)
-
-
 @runtime_checkable
 class Host(Protocol):
     """An agent that journals by itself."""
@@ -149,7 +145,7 @@ class OlderClient:
         self._presentation = presentation
 
     def show(self, events: Sequence[Any]) -> Sequence[Any]:
-        return for_older_client(shown(events, self._presentation))
+        return for_older_client(events if self._presentation is None else self._presentation.show(events))
 
 
 class FunctionHost:

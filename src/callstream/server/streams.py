@@ -27,7 +27,7 @@ from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import KEPT, ArgsAppended, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
-from callstream.server.agent import Presenter, shown
+from callstream.server.agent import Presenter
 from callstream.server.health import JournalHealth, is_in_log
 from callstream.server.requests import STREAMS
 from callstream.server.settings import ServerSettings
@@ -267,10 +267,8 @@ class EventStream(Response):
         assert sender is not None
         self._pulse.add(self)
         try:
-            while (frame := await self._next_frame()) is not None:
-                await self._send(frame)
-                del frame
-            await self._send(b"", more=False)
+            sending = self._send_all()
+            await (sending if self._health is None else self._health.guard(sending))
             return True
         except asyncio.CancelledError:
             if self._sender is not None or sender.uncancel():
@@ -290,10 +288,11 @@ class EventStream(Response):
             self._sender = None
         return False
 
-    def _next_frame(self) -> Awaitable[Frame | None]:
-        """The next one when it is there, None at the end. JournalAway as soon as the journal is unavailable."""
-        coming = anext(self._frames, None)
-        return coming if self._health is None else self._health.guard(coming)
+    async def _send_all(self) -> None:
+        while (frame := await anext(self._frames, None)) is not None:
+            await self._send(frame)
+            del frame
+        await self._send(b"", more=False)
 
     async def _send(self, frame: Frame, *, more: bool = True) -> None:
         """Sends, unless the reader has stalled: then nothing more is sent."""
@@ -389,28 +388,17 @@ Snapshot: TypeAlias = Callable[[int], Awaitable[AguiEvent]]
 """All messages of a thread, up to a record of the run that is followed."""
 
 
-def live(
-    journal: Journal, run_id: str, view: View, presentation: Presenter | None, outlet: Outlet, *, snapshot: Snapshot
-) -> AsyncGenerator[bytes, None]:
+def live(journal: Journal, run_id: str, view: View, client: Client) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
-    client = _Client(outlet, presentation, snapshot)
     client.begin(Translator(view))
     return client.rest(journal.batches(run_id, push=client.push))
 
 
 async def resume(
-    journal: Journal,
-    run_id: str,
-    position: Position,
-    view: View,
-    presentation: Presenter | None,
-    outlet: Outlet,
-    *,
-    snapshot: Snapshot,
+    journal: Journal, run_id: str, position: Position, view: View, client: Client
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
     translator = Translator(view)
-    client = _Client(outlet, presentation, snapshot)
     client.begin(translator, is_ready=False)
     half_read: _Told = []
     async with aclosing(journal.batches(run_id, push=client.push)) as batches:
@@ -424,15 +412,15 @@ async def resume(
                     raise Compacted(run_id, position.whole, record.first_seq, record.seq)
             for seq, events in await client.tell(read):
                 if seq <= position.whole:
-                    shown(events, presentation)
+                    client.show(events)
                 else:
                     half_read.append((seq, events))
         for (first, seq), events in _merge(half_read):
-            told = shown(events, presentation)
+            told = client.show(events)
             # The position of a group's last event is that of the whole group, so that one at least is still to come.
             yield encode_sse(told, seq, first=first, skip=min(position.events or 0, len(told) - 1))
         if unread:
-            yield _encode(await client.tell(unread), presentation)
+            yield client.encode(await client.tell(unread))
         if records and isinstance(records[-1].event, RunEnded):
             return
         client.is_ready = True
@@ -454,12 +442,10 @@ class Joins:
         self._view = view
         self._turns = asyncio.Semaphore(_JOINS_AT_ONCE)
 
-    async def join(
-        self, runs: Sequence[RunRow], presentation: Presenter | None, outlet: Outlet
-    ) -> AsyncGenerator[Frame, None]:
+    async def join(self, runs: Sequence[RunRow], client: Client) -> AsyncGenerator[Frame, None]:
         """A thread whose runs are given, the oldest first: what has been, then the last run live."""
         last = runs[-1]
-        client = _Client(outlet, presentation, partial(self.snapshot, runs))
+        client.is_ready = False
         async with aclosing(self._journal.batches(last.run_id, push=client.push)) as batches:
             async with self._turns:
                 if last.outcome is None:
@@ -469,7 +455,7 @@ class Joins:
                         await asyncio.sleep(0)
                 else:
                     conversation = await self._conversation(runs)
-                frame = await asyncio.to_thread(_prelude_frame, conversation, presentation)
+                frame = await asyncio.to_thread(_prelude_frame, conversation, client)
                 if not conversation.has_ended:
                     client.begin(conversation.onlooker)
             del conversation
@@ -497,9 +483,9 @@ class Joins:
         return conversation
 
 
-def _prelude_frame(conversation: Conversation, presentation: Presenter | None) -> Frame:
+def _prelude_frame(conversation: Conversation, client: Client) -> Frame:
     """For a thread of its own, since a long conversation takes its time."""
-    events = shown(conversation.prelude(), presentation)
+    events = client.show(conversation.prelude())
     # A client that has read half of a prelude has to begin again, so only its end is a place to continue from.
     frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
@@ -510,15 +496,15 @@ def _prelude_frame(conversation: Conversation, presentation: Presenter | None) -
     return file
 
 
-class _Client:
-    """What one client gets of a run: pushed straight into its outlet if that is free, else by ``rest``, as it can take it.
+class Client:
+    """What one client gets of a run: pushed straight into its ``outlet`` if that is free, else by ``rest``, as it takes it.
 
     ``is_ready``: whether it has what came before. Until then nothing is pushed. Where events are not enough, it gets a
     ``snapshot`` of all messages.
     """
 
-    def __init__(self, outlet: Outlet, presentation: Presenter | None, snapshot: Snapshot) -> None:
-        self._outlet = outlet
+    def __init__(self, presentation: Presenter | None, snapshot: Snapshot) -> None:
+        self.outlet = Outlet()
         self._presentation = presentation
         self._snapshot = snapshot
         self.is_ready = False
@@ -529,7 +515,7 @@ class _Client:
         self.is_ready = is_ready
 
     def push(self, records: Sequence[Record]) -> bool:
-        if not self.is_ready or len(records) > _FEW or not self._outlet.is_free:
+        if not self.is_ready or len(records) > _FEW or not self.outlet.is_free:
             return False
         for record in records:
             if self._translator.may_want_snapshot(record):
@@ -537,8 +523,8 @@ class _Client:
         if len(records) > 1:
             records = _joined(records)
         told = [(record.seq, events) for record in records if (events := self._translator.feed(record))]
-        if told and (frame := _encode(told, self._presentation)):
-            self._outlet.write(frame)
+        if told and (frame := self.encode(told)):
+            self.outlet.write(frame)
         return True
 
     async def tell(self, records: Sequence[Record]) -> _Told:
@@ -556,7 +542,7 @@ class _Client:
         async with aclosing(batches):
             async for records in batches:
                 has_ended = isinstance(records[-1].event, RunEnded)
-                frame = _encode(await self.tell(records), self._presentation)
+                frame = self.encode(await self.tell(records))
                 del records
                 if frame:
                     yield frame
@@ -564,6 +550,15 @@ class _Client:
                     return
                 del frame  # for the next one, the client may wait long
         raise Unfinished
+
+    def show(self, events: Sequence[AguiEvent]) -> Sequence[AguiEvent]:
+        return events if self._presentation is None else self._presentation.show(events)
+
+    def encode(self, told: _Told) -> bytes:
+        if len(told) == 1:  # most are
+            seq, events = told[0]
+            return encode_sse(events if self._presentation is None else self._presentation.show(events), seq)
+        return b"".join([encode_sse(self.show(events), seq, first=first) for (first, seq), events in _merge(told)])
 
 
 def _joined(records: Sequence[Record]) -> Sequence[Record]:
@@ -573,17 +568,6 @@ def _joined(records: Sequence[Record]) -> Sequence[Record]:
         return records
     whole = ArgsAppended(pieces[0].call_id, "".join([piece.text for piece in pieces]))
     return [msgspec.structs.replace(records[-1], event=whole)]
-
-
-def _encode(told: _Told, presentation: Presenter | None) -> bytes:
-    if len(told) == 1:
-        seq, events = told[0]
-        return encode_sse(
-            events if presentation is None else presentation.show(events), seq
-        )  # most frames come by here
-    return b"".join(
-        [encode_sse(shown(events, presentation), seq, first=first) for (first, seq), events in _merge(told)]
-    )
 
 
 def _merge(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
