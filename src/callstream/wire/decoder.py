@@ -293,8 +293,8 @@ class Decoder(ABC, Generic[Chunk]):
 class BlockDecoder(Decoder[Chunk]):
     """Reads a wire on which a call is a block: a start names it, deltas bring its arguments, and a stop ends it.
 
-    Arguments in a start count if no delta brings any. Compatible servers leave out the stops of blocks, or the finish reason:
-    either is enough for a call to be whole.
+    Arguments in a start count if no delta brings any. Compatible servers leave out the stops of blocks, or the finish
+    reason: either is enough for a call to be whole.
     """
 
     _start: ClassVar[str]
