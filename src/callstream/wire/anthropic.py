@@ -8,7 +8,7 @@ same and only the stop reason tells. Compatible servers leave out the stop of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
 from callstream.wire.decoder import BlockDecoder, Strict, error_in
-from callstream.wire.framing import Frame, SseFraming
+from callstream.wire.framing import SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
@@ -36,7 +36,7 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
-from callstream.wire.slots import Passage
+from callstream.wire.slots import Passage, TextForm
 
 THINKING = ("thinking", "redacted_thinking")
 EAGER = "eager_input_streaming"
@@ -44,12 +44,6 @@ EAGER = "eager_input_streaming"
 BETA = "fine-grained-tool-streaming-2025-05-14"
 """What came before the field: a beta for all tools of a request that do not have it. Bedrock knows nothing else."""
 _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
-_PARTS: dict[str, Part] = {
-    "content_block_start": "start",
-    "content_block_delta": "delta",
-    "content_block_stop": "stop",
-    "message_start": "message",
-}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -208,25 +202,18 @@ class _TextEvent(Strict):
     index: int | None = None
 
 
-class _AnthropicText:
-    """``content_block_delta`` with text or thinking."""
-
-    _FIELDS: ClassVar = {"text_delta": "text", "thinking_delta": "thinking"}
-
-    def passage_of(self, payload: bytes) -> Passage | None:
-        try:
-            event = _TEXT_EVENTS.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        known = event.type == "content_block_delta" and event.delta.type in self._FIELDS
-        return (event.index, event.delta.type) if known else None
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        delta = payload["delta"]
-        return {**payload, "delta": {**delta, self._FIELDS[delta["type"]]: text}}
+_TEXTS = {"text_delta": "text", "thinking_delta": "thinking"}
+"""The field that has the text, by the type of a delta."""
 
 
-_TEXT_EVENTS = msgspec.json.Decoder(_TextEvent)
+def _passage_of(event: _TextEvent) -> Passage | None:
+    is_text = event.type == "content_block_delta" and event.delta.type in _TEXTS
+    return (event.index, event.delta.type) if is_text else None
+
+
+def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
+    delta = event["delta"]
+    return {**event, "delta": {**delta, _TEXTS[delta["type"]]: text}}
 
 
 class _AnthropicCollapser(BlockCollapser):
@@ -234,16 +221,18 @@ class _AnthropicCollapser(BlockCollapser):
     is sent back, and so is a call whose thinking is missing.
     """
 
-    text_form = _AnthropicText()
-
+    text_form = TextForm(msgspec.json.Decoder(_TextEvent), _passage_of, _with_text)
     _delta_event = b"content_block_delta"
+    _parts: ClassVar[Mapping[str, Part]] = {
+        "content_block_start": "start",
+        "content_block_delta": "delta",
+        "content_block_stop": "stop",
+        "message_start": "message",
+    }
 
     @property
     def keep_alive(self) -> bytes:
         return _PING if isinstance(self._framing, SseFraming) else super().keep_alive  # Bedrock has frames of its own
-
-    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
-        return _PARTS.get(chunk.type), chunk.index
 
     def _names_of(self, part: Part, index: int | None, chunk: StreamEvent) -> Sequence[object] | None:
         block = chunk.content_block

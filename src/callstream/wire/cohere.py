@@ -9,23 +9,16 @@ error as a text.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
 from callstream.errors import WireError
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder, error_in, reported
-from callstream.wire.framing import Frame
 from callstream.wire.provider import ChatProvider, IsLeftOut
 from callstream.wire.transcript import text_of
-
-_PARTS: dict[str, Part] = {
-    "tool-call-start": "start",
-    "tool-call-delta": "delta",
-    "tool-call-end": "stop",
-    "message-start": "message",
-}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -178,9 +171,12 @@ class _CohereCollapser(BlockCollapser):
     """Plans and thinking are not held: Cohere accepts back a message that has them and no call."""
 
     _delta_event = b"tool-call-delta"
-
-    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
-        return _PARTS.get(chunk.type), chunk.index
+    _parts: ClassVar[Mapping[str, Part]] = {
+        "tool-call-start": "start",
+        "tool-call-delta": "delta",
+        "tool-call-end": "stop",
+        "message-start": "message",
+    }
 
     def _without_arguments(self, start: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if not start["delta"]["message"]["tool_calls"]["function"].get("arguments"):
@@ -192,7 +188,7 @@ class _CohereCollapser(BlockCollapser):
         return _with_text(delta, text)
 
     def _has_number(self, event: dict[str, Any]) -> bool:
-        return super()._has_number(event) and event.get("type") in _PARTS
+        return super()._has_number(event) and event.get("type") in self._parts
 
 
 def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:

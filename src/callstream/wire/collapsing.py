@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -167,7 +167,7 @@ class Collapser(ABC, Generic[C]):
     """
 
     _call_type: ClassVar[type[Any]] = CollapsibleCall
-    text_form: ClassVar[TextForm | None] = None
+    text_form: ClassVar[TextForm[Any] | None] = None
 
     def __init__(
         self,
@@ -352,10 +352,14 @@ class Collapser(ABC, Generic[C]):
             match event:
                 case CallStarted():
                     assert self._collapse is not None
-                    call = self._call_type(event.call_id, collapsed=self._collapse(event.name))
-                    call.name, call.provider_id, call.signature = event.name, event.provider_id, event.signature
-                    call.encoding = event.encoding
-                    self._calls[event.call_id] = call
+                    self._calls[event.call_id] = self._call_type(
+                        event.call_id,
+                        collapsed=self._collapse(event.name),
+                        name=event.name,
+                        provider_id=event.provider_id,
+                        signature=event.signature,
+                        encoding=event.encoding,
+                    )
                     self._nameless.discard(event.call_id)
                 case CallSigned():
                     self._calls[event.call_id].signature = event.signature
@@ -480,7 +484,7 @@ Part: TypeAlias = Literal["start", "delta", "stop", "message"]
 class _BlockCall(NumberedCall):
     """A call and the frames of its block that leave with it."""
 
-    start: Frame
+    start: Frame = msgspec.field(default_factory=Frame)
     delta: Frame | None = None  # the first one
     stop: Frame | None = None
 
@@ -497,12 +501,14 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
 
     _call_type = _BlockCall
     _number: ClassVar[str] = "index"
+    _parts: ClassVar[Mapping[str, Part]] = {}
+    """What an event is, by its type."""
     _delta_event: ClassVar[bytes] = b""
     """The name of the event that brings arguments."""
 
-    @abstractmethod
     def _seen(self, frame: Frame, chunk: Any) -> tuple[Part | None, int | None]:
         """Which part of which block an event is; nothing if it is something else."""
+        return self._parts.get(chunk.type), chunk.index
 
     def _names_of(self, part: Part, index: int | None, chunk: Any) -> Sequence[object] | None:
         """The names that tell the reasoning in an event from all other; None if it is not an event of reasoning."""
@@ -585,13 +591,11 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
 # -- calls in chunks that may hold more --------------------------------------------------------------------------------
 
 
-class ChunkCall(CollapsibleCall, ABC):
+class ChunkCall(CollapsibleCall):
     """A call that is folded from the parts of its chunks. ``frame`` and ``began_in``: the first of these, as it came."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.frame = Frame()
-        self.began_in: dict[str, Any] = {}
+    frame: Frame = msgspec.field(default_factory=Frame)
+    began_in: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @abstractmethod
     def add(self, part: dict[str, Any]) -> None:

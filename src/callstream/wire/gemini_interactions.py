@@ -12,8 +12,8 @@ stream that is taken up again (``GET``) may begin in the middle: steps whose sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from callstream.events import ResultReceived
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Output, Part, changed, read_json
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.framing import Frame
-from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept, kept_in_background
+from callstream.wire.provider import IsLeftOut, Provider, kept, kept_in_background
 from callstream.wire.requests import (
     MODEL,
     Notes,
@@ -39,12 +39,6 @@ from callstream.wire.slots import Passing
 CONTINUES = "requires_continuation"
 CALL, THOUGHT = "function_call", "thought"
 CONTENTS = ("text", "image", "audio", "video", "document")
-_PARTS: dict[str, Part] = {
-    "step.start": "start",
-    "step.delta": "delta",
-    "step.stop": "stop",
-    "interaction.created": "message",
-}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -76,7 +70,7 @@ class _Interaction(msgspec.Struct):
 
 
 class StreamEvent(msgspec.Struct, gc=False):
-    event_type: str = ""
+    type: str = msgspec.field(name="event_type", default="")
     index: int | None = None
     step: _InteractionStep | None = None
     delta: _Delta | None = None
@@ -101,7 +95,7 @@ class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
         self._signature: str | None = None  # of the thought before, until a call has taken it
 
     def _chunk(self, chunk: StreamEvent) -> None:
-        match chunk.event_type:
+        match chunk.type:
             case "step.delta":
                 self._in_response = True
                 self._step_delta(chunk.index, chunk.delta or _Delta())
@@ -122,7 +116,7 @@ class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
                 self._end(interaction)
             case "interaction.status_update":
                 self._raise_if_failed(chunk.status, chunk.error)
-            case _ if chunk.error or chunk.event_type == "error":
+            case _ if chunk.error or chunk.type == "error":
                 raise reported(chunk.error or "no reason was given")
             case "":
                 raise WireError(
@@ -217,9 +211,12 @@ class _GeminiInteractionsCollapser(BlockCollapser):
     """
 
     _delta_event = b"step.delta"
-
-    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
-        return _PARTS.get(chunk.event_type), chunk.index
+    _parts: ClassVar[Mapping[str, Part]] = {
+        "step.start": "start",
+        "step.delta": "delta",
+        "step.stop": "stop",
+        "interaction.created": "message",
+    }
 
     def _names_of(self, part: Part, index: int | None, chunk: StreamEvent) -> Sequence[object] | None:
         if part == "start":
@@ -227,7 +224,7 @@ class _GeminiInteractionsCollapser(BlockCollapser):
         return (chunk.delta and chunk.delta.signature,) if part == "delta" and index in self._reasoning else None
 
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
-        if chunk is not None and chunk.event_type == "interaction.completed":
+        if chunk is not None and chunk.type == "interaction.completed":
             self._slots.append(_Completed(frame, counts=False))
         else:
             super()._place(frame, chunk, pieces)
@@ -356,11 +353,6 @@ class GeminiInteractions(Provider):
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
         return kept_in_background(request, answer_id)
-
-    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
-        kind = super().answer_kind(request, status, content_type)
-        # What an interaction has come to, when it is asked for, holds calls that were answered long ago.
-        return kind if request.body or kind == "stream" else None
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["steps"] = kept(

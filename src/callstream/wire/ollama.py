@@ -109,9 +109,7 @@ class _OllamaDecoder(Decoder[Line]):
 class _LineCall(ChunkCall):
     """A call and the line that it leaves in, alone."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.line: dict[str, Any] = {}
+    line: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def add(self, part: dict[str, Any]) -> None:
         self.line = part

@@ -157,13 +157,18 @@ class Provider(ABC):
     # -- answers --
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
-        """How an answer is to be read; None if it is not to be read at all: errors belong to the SDK."""
+        """How an answer is to be read; None if it is not to be read at all: errors belong to the SDK.
+
+        On a wire where that is possible, what has no body asks for an answer that was asked for before: streamed it is taken
+        up, else it is looked at, with calls in it that may have been answered long ago.
+        """
         if status != 200:
             return None
         kind = content_type.partition(";")[0].strip().lower()
         if kind in self.stream_types:
             return "stream"
-        return "whole" if kind == "application/json" else None
+        is_looked_at = self.resumed_path is not None and not request.body
+        return "whole" if kind == "application/json" and not is_looked_at else None
 
     @abstractmethod
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -11,21 +12,20 @@ from callstream.events import Encoding
 from callstream.wire.framing import Frame
 
 
-class CollapsibleCall:
+class CollapsibleCall(msgspec.Struct, eq=False):
     """A call on its way through the collapser. A wire adds what it keeps of the call's frames."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        self.call_id = call_id
-        self.collapsed = collapsed
-        self.name = ""
-        self.provider_id: str | None = None
-        self.signature: str | None = None
-        self.encoding: Encoding = "json"
-        self.args_json = ""
-        self.state: Literal["open", "completed", "left_out"] = "open"
-        self.placed = False  # it has its place in the order
-        self.is_aside = False  # it had one in the body before, and goes on in this
-        self.gone = False  # it was forwarded or left out
+    call_id: str
+    collapsed: bool = True
+    name: str = ""
+    provider_id: str | None = None
+    signature: str | None = None
+    encoding: Encoding = "json"
+    args_json: str = ""
+    state: Literal["open", "completed", "left_out"] = "open"
+    placed: bool = False  # it has its place in the order
+    is_aside: bool = False  # it had one in the body before, and goes on in this
+    gone: bool = False  # it was forwarded or left out
 
     @property
     def wire_id(self) -> str:
@@ -129,14 +129,27 @@ Joined: TypeAlias = tuple[Frame, dict[str, Any] | None]
 """A frame, and the payload that it is to be written with; None: its own."""
 
 
-class TextForm(Protocol):
-    """How a wire writes text."""
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+class TextForm(msgspec.Struct, Generic[P], frozen=True):
+    """How a wire writes text.
+
+    ``payloads`` reads what holds text and nothing else, by a strict type; ``passage`` says which passage that is part of, or
+    None if it is anything else all the same. ``with_text`` is a payload with another text.
+    """
+
+    payloads: msgspec.json.Decoder[P]
+    passage: Callable[[P], Passage | None]
+    with_text: Callable[[dict[str, Any], str], dict[str, Any]]
 
     def passage_of(self, payload: bytes) -> Passage | None:
         """Which passage the payload adds text to, None if it holds anything else."""
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        """The payload with another text."""
+        try:
+            read = self.payloads.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return self.passage(read)
 
 
 class Passages:
@@ -147,7 +160,7 @@ class Passages:
     unknown in a frame, a signature, a citation, an end, keeps it as it is.
     """
 
-    def __init__(self, form: TextForm) -> None:
+    def __init__(self, form: TextForm[Any]) -> None:
         self.passage_of = form.passage_of
         self._form = form
         self._passage: object = None

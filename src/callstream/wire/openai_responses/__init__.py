@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ from callstream.wire.openai_responses.decoding import (
     is_call,
     read_turns,
 )
-from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept, kept_in_background
+from callstream.wire.provider import IsLeftOut, Provider, kept, kept_in_background
 from callstream.wire.requests import (
     Notes,
     RefusedCall,
@@ -44,7 +44,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.slots import NewMessage, NumberedCall, Passage, Passing, Reasoning
+from callstream.wire.slots import NewMessage, NumberedCall, Passage, Passing, Reasoning, TextForm
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -61,11 +61,8 @@ class _ItemCall(NumberedCall):
     delta: Frame | None = None  # the first one
     text_done: Frame | None = None
     item_done: Frame | None = None
-
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.frames: list[Frame] = []
-        self.is_own_tool = False
+    frames: list[Frame] = msgspec.field(default_factory=list)
+    is_own_tool: bool = False
 
     @property
     def text_field(self) -> str:
@@ -95,31 +92,19 @@ class _TextEvent(Strict):
     logprobs: list[Any] | None = None
 
 
-class _ResponsesText:
-    """A delta of a message's text or of reasoning."""
-
-    _TYPES: ClassVar = (
-        "response.output_text.delta",
-        "response.reasoning_text.delta",
-        "response.reasoning_summary_text.delta",
-    )
-
-    def passage_of(self, payload: bytes) -> Passage | None:
-        try:
-            event = _TEXT_EVENTS.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        if event.type not in self._TYPES or event.logprobs:
-            return None
-        return (event.type, event.output_index, event.content_index, event.summary_index)
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        made = {**payload, "delta": text}
-        made.pop("obfuscation", None)
-        return made
+_TEXTS = ("response.output_text.delta", "response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 
 
-_TEXT_EVENTS = msgspec.json.Decoder(_TextEvent)
+def _passage_of(event: _TextEvent) -> Passage | None:
+    if event.type not in _TEXTS or event.logprobs:
+        return None
+    return (event.type, event.output_index, event.content_index, event.summary_index)
+
+
+def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
+    made = {**event, "delta": text}
+    made.pop("obfuscation", None)
+    return made
 
 
 class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
@@ -140,7 +125,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
     """
 
     _call_type = _ItemCall
-    text_form = _ResponsesText()
+    text_form = TextForm(msgspec.json.Decoder(_TextEvent), _passage_of, _with_text)
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
@@ -397,9 +382,6 @@ class _OpenAIResponsesJoint(Joint):
         numbers = [value["sequence_number"] for value in values if isinstance(value.get("sequence_number"), int)]
         self._sequence = max([self._sequence, *numbers])
 
-    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
-        return value
-
     @staticmethod
     def _add_text(answer: dict[str, Any], saying: Saying) -> None:
         answer["output"].append(_message(answer.get("id"), saying.text))
@@ -516,11 +498,6 @@ class OpenAIResponses(Provider):
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
         return kept_in_background(request, answer_id)
-
-    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
-        """What has no body asks for a response that was asked for before: streamed it is taken up, else it is looked at."""
-        kind = super().answer_kind(request, status, content_type)
-        return None if kind == "whole" and not request.body else kind
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         """A message of the user's. Where the server's own copy is continued, the calls are in it and need an output."""
