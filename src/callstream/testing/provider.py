@@ -176,14 +176,11 @@ class NumberedFrames:
     def frames(self, first_id: int) -> Iterator[bytes | Delay | Cut]:
         if not self._encoded:
             return frames(self._wire, self._script, model=self._model, first_id=first_id)
-        return self._renumbered(first_id)
 
-    def _renumbered(self, first_id: int) -> Iterator[bytes | Delay | Cut]:
         def number(match: re.Match[bytes]) -> bytes:
             return b"%d" % (first_id + int(match[1]))
 
-        for frame in self._encoded:
-            yield _NUMBER.sub(number, frame) if isinstance(frame, bytes) else frame
+        return (_NUMBER.sub(number, frame) if isinstance(frame, bytes) else frame for frame in self._encoded)
 
 
 ScriptFunction: TypeAlias = Callable[[ReceivedRequest], Script | Awaitable[Script]]

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -210,12 +210,14 @@ def _json(body: bytes) -> Any:
 # -- replaying ---------------------------------------------------------------------------------------------------------
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """A recording and its body. ``path`` None fits every path."""
+class _Kept(NamedTuple):
+    """A recording and its body. One without a path fits every path."""
 
-    path: str | None
     recording: Recording
     body: bytes
+
+    def fits(self, path: str) -> bool:
+        return self.recording.path in ("", path)
 
 
 class ReplayedProvider(ProviderServer):
@@ -231,7 +233,7 @@ class ReplayedProvider(ProviderServer):
             raise UsageError(f"expected size to be at least 1, got {size}")
         [known] = found
         super().__init__(str(known), port=port)
-        self._kept = [each for each in kept if each.path is None or wire_of(each.path) == self.wire]
+        self._kept = [each for each in kept if not each.recording.path or wire_of(each.recording.path) == self.wire]
         if not self._kept:
             raise UsageError(f"expected recordings of the wire {self.wire!r}, got none of {len(kept)}")
         self._left = list(self._kept)
@@ -242,8 +244,8 @@ class ReplayedProvider(ProviderServer):
     def base_url(self) -> str:
         """What the SDK wants as its ``base_url``, with what the recorded paths have before the wire's own."""
         prefix = base_path(self.wire)
-        path = self._kept[0].path
-        if prefix and path is not None:
+        path = self._kept[0].recording.path
+        if prefix and path:
             prefix = path.removesuffix("/chat/completions").removesuffix("/responses")
         return f"{self.origin}{prefix}"
 
@@ -258,17 +260,17 @@ class ReplayedProvider(ProviderServer):
     def _next(self, path: str) -> _Kept:
         for _ in range(2):
             for kept in self._left:
-                if kept.path in (None, path):
+                if kept.fits(path):
                     self._left.remove(kept)
                     return kept
             if self._repeat:
-                self._left = [*self._left, *(kept for kept in self._kept if kept.path in (None, path))]
-        recorded = sum(kept.path in (None, path) for kept in self._kept)
+                self._left = [*self._left, *filter(lambda kept: kept.fits(path), self._kept)]
+        recorded = sum(kept.fits(path) for kept in self._kept)
         if recorded:
             raise UsageError(
                 f"all that was recorded of {path} is answered already (requests: {recorded}); with repeat it begins again"
             )
-        there = sorted({str(kept.path) for kept in self._kept})
+        there = sorted({kept.recording.path for kept in self._kept})
         raise UsageError(f"expected a request that was recorded, to one of {there}, got {path}")
 
     def _pieces(self, kept: _Kept) -> Iterator[bytes]:
@@ -300,7 +302,7 @@ def _kept(place: Path, wire: str | None) -> list[_Kept]:
     is_stream = body.startswith(b"\0") or body.lstrip().startswith((b"data:", b"event:", b"id:", b":"))
     headers = {"content-type": ENCODERS[wire].stream_type if is_stream else "application/json"}
     recording = Recording("POST", "", 200, place.name, [len(body)], response_headers=headers)
-    return [_Kept(None, recording, body)]
+    return [_Kept(recording, body)]
 
 
 def _read(file: Path) -> _Kept:
@@ -311,7 +313,7 @@ def _read(file: Path) -> _Kept:
         raise UsageError(f"expected a recording, got {file}: {error}") from error
     if sum(recording.read_sizes) != len(body):
         raise UsageError(f"{file}: the read sizes sum to {sum(recording.read_sizes)}, the body has {len(body)} bytes")
-    return _Kept(recording.path, recording, body)
+    return _Kept(recording, body)
 
 
 # -- a stand-in that asks the real provider, and keeps what it answers -------------------------------------------------

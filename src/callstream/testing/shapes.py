@@ -206,10 +206,6 @@ class ShapeTools:
     def __init__(self) -> None:
         self.ran: list[tuple[str, dict[str, Any]]] = []
 
-    def _run(self, name: str, arguments: dict[str, tuple[Any, Any]]) -> int:
-        self.ran.append((name, {key: value for key, (value, default) in arguments.items() if value != default}))
-        return len(self.ran)
-
     def functions(self) -> list[Callable[..., int]]:
         def alpha(  # noqa: PLR0917  # a model gives them by name
             a: str = "-",
@@ -221,18 +217,15 @@ class ShapeTools:
             z: str | None = "-",
         ) -> int:
             """Takes anything."""
-            arguments = {
-                "a": (a, "-"),
-                "b": (b, "-"),
-                "o": (o, None),
-                "items": (items, None),
-                "n": (n, -1),
-                "f": (f, True),
-            }
-            return self._run("alpha", {**arguments, "z": (z, "-")})
+            return self._run("alpha", a=a, b=b, o=o, items=items, n=n, f=f, z=z)
 
         def beta(b: str) -> int:
             """Takes a string."""
-            return self._run("beta", {"b": (b, "-")})
+            return self._run("beta", b=b)
 
         return [alpha, beta]
+
+    def _run(self, name: str, **arguments: Any) -> int:
+        defaults = {"a": "-", "b": "-", "o": None, "items": None, "n": -1, "f": True, "z": "-"}
+        self.ran.append((name, {key: value for key, value in arguments.items() if value != defaults[key]}))
+        return len(self.ran)

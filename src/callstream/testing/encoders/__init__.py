@@ -76,6 +76,8 @@ def encode_whole(wire: str, script: Script, *, model: str | None = None, first_i
             raise UsageError(f"a whole answer cannot end with {end!r}")
     for _ in _played(wire, encoder, steps):
         pass
+    if encoder.malformed is not None:
+        raise UsageError(f"a whole {wire} answer cannot carry text that is not JSON: {encoder.malformed!r:.80}")
     return dumps(encoder.whole()).encode()
 
 

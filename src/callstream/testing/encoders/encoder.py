@@ -75,7 +75,8 @@ class Encoder(ABC):
         self.sent = 0
         self.finish_reason: str | None = None
         self._has_called = False
-        self._malformed: str | None = None
+        self.malformed: str | None = None
+        """Text of a call that is not JSON, which no whole answer can carry where arguments are values."""
 
     def begin(self) -> Iterator[bytes]:
         """What comes before anything that is said."""
@@ -120,30 +121,20 @@ class Encoder(ABC):
     @abstractmethod
     def error_body(self, status: int, kind: str, message: str) -> Any: ...
 
-    def call_id(self, call: ToolCall, prefix: str) -> str | None:
-        """The call's id, made up where the script leaves that to the encoder. None: the wire carries no id."""
-        if call.call_id is None:
-            number, self.next_id = self.next_id, self.next_id + 1
-            return f"{prefix}{number}"
-        return call.call_id or None
-
     def named(self, call: ToolCall, prefix: str, field: str = "id") -> dict[str, str]:
-        """The field that has the call's id; nothing where the wire carries none."""
-        call_id = self.call_id(call, prefix)
-        return {} if call_id is None else {field: call_id}
+        """The field that has the call's id, made up where the script leaves that to the encoder; nothing without an id."""
+        call_id = call.call_id
+        if call_id is None:
+            call_id, self.next_id = f"{prefix}{self.next_id}", self.next_id + 1
+        return {field: call_id} if call_id else {}
 
     def parsed(self, text: str) -> Any:
-        """The arguments as a whole answer holds them; None for text that is not JSON, which only a stream can carry."""
+        """The arguments as a whole answer holds them; None for text that is not JSON."""
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            self._malformed = text
+            self.malformed = text
             return None
-
-    def refuse_malformed(self, answer: str) -> None:
-        """Refuses to give a whole answer with a call whose text was not JSON."""
-        if self._malformed is not None:
-            raise UsageError(f"{answer} cannot carry text that is not JSON: {self._malformed!r:.80}")
 
     def pieces(self, text: str, size: int | None) -> list[str]:
         """The text cut into deltas, and counted for the usage figures."""

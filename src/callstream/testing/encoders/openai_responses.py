@@ -9,10 +9,7 @@ from typing import Any
 from callstream.testing.encoders.encoder import CREATED, OpenAIEncoder, argument_text, named_event
 from callstream.testing.script import Failure, Text, Thought, ToolCall
 
-_ARGUMENTS = {
-    "function_call": ("arguments", "response.function_call_arguments"),
-    "custom_tool_call": ("input", "response.custom_tool_call_input"),
-}
+_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class OpenAIResponsesEncoder(OpenAIEncoder):
@@ -63,21 +60,14 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         yield self._event("response.reasoning_summary_part.done", **place, part=part)
         yield self._done(index, summary=[part])
 
-    def _declare(self, call: ToolCall) -> int:
-        named = self.named(call, "call_", "call_id")
-        if call.custom:
-            return self._add(
-                "ctc", {"type": "custom_tool_call", "status": "in_progress", "input": "", **named, "name": call.name}
-            )
-        item = {"type": "function_call", "status": "in_progress", "arguments": "", **named, "name": call.name}
-        if call.namespace is not None:
-            item["namespace"] = call.namespace
-        return self._add("fc", item)
-
     def call(self, call: ToolCall) -> Iterator[bytes]:
-        index = self._declare(call)
+        kind, prefix = ("custom_tool_call", "ctc") if call.custom else ("function_call", "fc")
+        key = _FIELDS[kind]
+        named = self.named(call, "call_", "call_id")
+        namespace = {} if call.namespace is None or call.custom else {"namespace": call.namespace}
+        fields = {"type": kind, "status": "in_progress", key: "", **named, "name": call.name, **namespace}
+        index = self._add(prefix, fields)
         item = self._output[index]
-        key, events = _ARGUMENTS[item["type"]]
         pieces = self.argument_pieces(call, argument_text(call))
         if call.carrying == "first":
             item[key] = "".join(pieces)
@@ -86,16 +76,18 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         deltas = {None: pieces, "first": [], "last": pieces[:-1]}[call.carrying]
         for piece in deltas if call.streamed else []:  # servers that do not stream arguments send their end alone
             place = {"item_id": item["id"], "output_index": index}
-            yield self._event(f"{events}.delta", **place, delta=piece, **_padding(piece))
+            yield self._event(f"response.{kind}_{key}.delta", **place, delta=piece, **_padding(piece))
         item[key] = "".join(pieces)
         if call.stop_after is None:
             yield from self._end_call(index, "completed")
 
     def _end_call(self, index: int, status: str) -> Iterator[bytes]:
         item = self._output[index]
-        key, events = _ARGUMENTS[item["type"]]
+        key = _FIELDS[item["type"]]
         self._open.remove(index)
-        yield self._event(f"{events}.done", **{key: item[key]}, item_id=item["id"], output_index=index)
+        yield self._event(
+            f"response.{item['type']}_{key}.done", **{key: item[key]}, item_id=item["id"], output_index=index
+        )
         yield self._done(index, status=status)
 
     def failure(self, step: Failure) -> Iterator[bytes]:
