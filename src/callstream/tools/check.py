@@ -16,11 +16,11 @@ from callstream.codec import repeated_name
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext import Change, JsonStream
+from callstream.jsontext.patch import equality_key
 from callstream.jsontext.path import Path, format_path, resolve
 from callstream.tools.keywords import (
     alternatives_of,
     choices_of,
-    equality_key,
     expected_types,
     is_of,
     kind_of,
