@@ -293,8 +293,8 @@ class Turns:
         return turn
 
     async def _thread_of(self, ids: ConversationIds, principal: str | None, said: Sequence[Said]) -> str:
-        """The thread of a request that names none: by the answer that it continues, the calls that it answers, or the longest
-        of its beginnings that is known.
+        """The thread of a request that names none: by the answer that it continues, the calls that it answers, or the
+        longest of its beginnings that is known.
         """
         found = None if ids.previous is None else self._conversations.find(principal, [ids.previous])
         for wire_id in () if found is not None else _answered_ids(said):

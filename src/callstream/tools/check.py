@@ -16,11 +16,11 @@ from callstream.codec import repeated_name
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext import Change, JsonStream
+from callstream.jsontext.patch import equality_key
 from callstream.jsontext.path import Path, format_path, resolve
 from callstream.tools.keywords import (
     alternatives_of,
     choices_of,
-    equality_key,
     expected_types,
     is_of,
     kind_of,
@@ -183,7 +183,7 @@ class Judge:
             frame = _ValueFrame(self, (*parent.path, step), kind, got)
             parent.begin_child(step, frame)
         self._frames.append(frame)
-        for check in frame.list_checks():
+        for check in [*frame.checks.values()]:
             check.begin()
 
     def append(self, text: str) -> None:
@@ -194,7 +194,7 @@ class Judge:
         """The open value is whole."""
         frame = self._frames.pop()
         frame.got = show(value) if frame.kind == "string" else frame.got
-        for check in frame.list_checks():
+        for check in [*frame.checks.values()]:
             check.decide(value)
         if self._frames:
             self._frames[-1].end_child(value)
@@ -223,7 +223,7 @@ class Judge:
 class _ValueFrame:
     """One value that is open: what has come of it, and a check for each schema that applies to it."""
 
-    __slots__ = ("_checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
+    __slots__ = ("checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
 
     def __init__(self, judge: Judge, path: Path, kind: str, got: str) -> None:
         self.judge = judge
@@ -235,13 +235,13 @@ class _ValueFrame:
         self.length = 0
         self.text: str | None = ""
         self.seen: set[Any] = set()
-        self._checks: dict[int, _SchemaVerdict] = {}
+        self.checks: dict[int, _SchemaVerdict] = {}
 
     def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> _SchemaVerdict:
         """The check of that schema, with one more listener."""
-        found = self._checks.get(id(schema))
+        found = self.checks.get(id(schema))
         if found is None:
-            found = self._checks[id(schema)] = _SchemaVerdict(self, schema)
+            found = self.checks[id(schema)] = _SchemaVerdict(self, schema)
             found.listeners.append(on_verdict)
             if nested < _MAX_NESTED:
                 found.expand(nested + 1)
@@ -251,20 +251,17 @@ class _ValueFrame:
             found.listeners.append(on_verdict)
         return found
 
-    def list_checks(self) -> list[_SchemaVerdict]:
-        return list(self._checks.values())
-
     def begin_child(self, step: str | int, child: _ValueFrame) -> None:
         self.count += 1
         if isinstance(step, str):
             self.names.add(step)
-        for check in self._checks.values():
+        for check in self.checks.values():
             check.begin_child(step, child)
 
     def end_child(self, value: Any) -> None:
         if self.kind != "array":
             return
-        watching = [check for check in self._checks.values() if check.wants_unique]
+        watching = [check for check in self.checks.values() if check.wants_unique]
         if watching:
             key = equality_key(value)
             if key in self.seen:
@@ -274,7 +271,7 @@ class _ValueFrame:
 
     def append(self, text: str) -> None:
         self.length += len(text)
-        watching = [check for check in self._checks.values() if check.watches_text]
+        watching = [check for check in self.checks.values() if check.watches_text]
         if watching:
             self.text = None if self.text is None else self.text + text
             for check in watching:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from callstream.jsontext.patch import equality_key
 from callstream.tools.schema import FORMATS, limit
 
 _TYPES: Final = {
@@ -161,16 +162,3 @@ def _compile(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error:
         return None
-
-
-def equality_key(value: Any) -> Any:
-    """Equal for equal values of JSON: 1 and 1.0 are, 1 and true are not."""
-    match value:
-        case bool():
-            return ("boolean", value)
-        case list():
-            return ("array", *map(equality_key, value))
-        case dict():
-            return ("object", frozenset((name, equality_key(member)) for name, member in value.items()))
-        case _:
-            return value

@@ -92,12 +92,8 @@ class _Reported:
         return asyncio.sleep(0).__await__()
 
 
-def _ignore(data: Any) -> None:
-    """There is no interface."""
-
-
 _REPORTED: Final = _Reported()
-no_progress: Final = Progress(_ignore)
+no_progress: Final = Progress(lambda data: None)
 current_progress: ContextVar[Progress | None] = ContextVar("callstream_progress", default=None)
 """What tools called in this context report to, if their caller hands them no Progress itself."""
 
@@ -194,21 +190,18 @@ class Streamed(Generic[T]):
     @property
     def text(self) -> str:
         """All text that has arrived, read or not."""
-        return "".join(self._all())
+        return "".join(self.items)
 
     @property
     def items(self) -> list[Any]:
         """All pieces or items that have arrived, read or not."""
-        return self._all()
+        with self._lock:
+            return [*self._seen, *self._waiting]
 
     @property
     def is_complete(self) -> bool:
         """Whether the arguments have ended, so that no more will come."""
         return self._has_ended
-
-    def _all(self) -> list[Any]:
-        with self._lock:
-            return [*self._seen, *self._waiting]
 
     # -- reading --
 
@@ -296,7 +289,7 @@ class Streamed(Generic[T]):
 
     def __repr__(self) -> str:
         how = f"aborted: {self._reason}" if self._reason else "complete" if self._has_ended else "arriving"
-        return f"<Streamed {how}, {len(self._all())} pieces>"
+        return f"<Streamed {how}, {len(self.items)} pieces>"
 
 
 def _is_on_event_loop() -> bool:

@@ -569,7 +569,8 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     tool_name = name or str(getattr(origin, "__name__", type(origin).__name__))
     if any(map(str.isspace, tool_name)):
         raise UsageError(f"expected a name that providers accept, without white space, got {tool_name!r}")
-    arguments = Arguments(tool_name, without_receiver(signature))
+    declared = without_receiver(signature)
+    arguments = Arguments(tool_name, declared)
 
     def claim(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
         claims = call_claims.get()
@@ -599,8 +600,9 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     described = parameters_of(doc)
 
     def schema(provider: Provider, /) -> dict[str, Any]:
-        parameters = parameters_schema(made.__name__, without_receiver(signature), described)
-        return declaration(provider, made.__name__, made.description, parameters)
+        return declaration(
+            provider, made.__name__, made.description, parameters_schema(made.__name__, declared, described)
+        )
 
     made.schema = schema
     return made
