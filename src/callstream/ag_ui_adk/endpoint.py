@@ -172,7 +172,7 @@ class Endpoint:
         )
         self._pulse = Pulse(self._settings)
         self._agents = WeakSet([agent])
-        self._servers: dict[int, tuple[ADKAgent, _AgentServer]] = {}
+        self._servers: dict[ADKAgent, _AgentServer] = {}
 
     def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
         below = path.rstrip("/")
@@ -275,9 +275,9 @@ class Endpoint:
         return chosen or self._agent, given
 
     def _server(self, agent: ADKAgent) -> _AgentServer:
-        if id(agent) not in self._servers:
-            self._servers[id(agent)] = (agent, _AgentServer(agent, self._settings))
-        return self._servers[id(agent)][1]
+        if agent not in self._servers:
+            self._servers[agent] = _AgentServer(agent, self._settings)
+        return self._servers[agent]
 
 
 class _AgentServer:

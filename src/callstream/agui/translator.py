@@ -129,6 +129,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     silent: frozenset[str] = frozenset()
     nested: bool = True
 
+    def why_failed(self, reason: str | None) -> str:
+        return f"The run failed: {reason}" if self.errors and reason else "The run failed."
+
     def fold(self, *, state: Any = msgspec.UNSET, is_outline: bool = False) -> RunView:
         """An empty view of a run, which will have what is shown of it."""
         return RunView(
@@ -426,9 +429,8 @@ class Translator:
             case "cancelled":
                 return [*waiting, self._finished(Cancelled(), metadata)]
             case "failed":
-                detail = f": {reason}" if self.view.errors and reason else "."
                 code = "interrupted" if reason == "interrupted" else "failed"
-                return [RunError(message=f"The run failed{detail}", code=code, metadata=metadata)]
+                return [RunError(message=self.view.why_failed(reason), code=code, metadata=metadata)]
             case _:
                 assert_never(outcome)
 

@@ -41,7 +41,7 @@ from callstream.server.requests import (
     shutting_down,
 )
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import Client, EventStream, Frame, Joins, Outlet, Pulse, live, raw, resume
+from callstream.server.streams import Client, EventStream, Frame, Joins, Pulse, live, raw, resume
 
 _MAX_REASON: Final = 500
 _RETRY_SECONDS: Final = 5
@@ -150,11 +150,11 @@ class RunRoutes:
                     raise not_found("run")
                 client = self._client(presentation, row.run_id, run_input.messages)
                 rest = self._rest(row, _position(last_event_id, row), client)
-                return self.stream(rest, row.run_id, seat, outlet=client.outlet)
+                return self.stream(rest, row.run_id, seat, client=client)
             run_id = await self.start(run_input, principal, owner=owner)
             client = self._client(presentation, run_id, run_input.messages)
             frames = live(self._journal, run_id, self._view, client)
-            return self.stream(frames, run_id, seat, outlet=client.outlet)
+            return self.stream(frames, run_id, seat, client=client)
 
     async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
@@ -240,7 +240,7 @@ class RunRoutes:
             if rows[0].run_id == known and rows[0].outcome is not None:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
             client = self._client(self._presentation(None, is_older=is_older), rows[0].run_id)
-            return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, seat, outlet=client.outlet)
+            return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, seat, client=client)
 
     async def rejoin(self, request: Request) -> Response:
         """What TanStack AI asks for when a page is loaded: which run to join (``threadId``), then that run (``runId``).
@@ -264,7 +264,7 @@ class RunRoutes:
                 rows = await self._access.runs_of(row.thread_id, principal)
                 known = rows[[each.run_id for each in rows].index(run_id) :]
                 frames = self._joins.join(known[::-1], client)
-            return self.stream(frames, run_id, seat, outlet=client.outlet)
+            return self.stream(frames, run_id, seat, client=client)
 
     def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter | None:
         made = self._host.presentation(run_input)
@@ -322,18 +322,20 @@ class RunRoutes:
         run_id: str,
         seat: ExitStack,
         headers: Mapping[str, str] | None = None,
-        outlet: Outlet | None = None,
+        client: Client | None = None,
     ) -> EventStream:
-        return EventStream(
+        stream = EventStream(
             frames,
             self._pulse,
             run_id=run_id,
             watching=self._driver.watch(run_id),
             held=seat.pop_all(),
             headers={"x-run-id": _header_text(run_id), **(headers or {})},
-            outlet=outlet,
             health=self._health,
         )
+        if client is not None:
+            client.stream = stream
+        return stream
 
 
 # -- what CopilotKit's browser core asks of its runtime: what agents there are, run, connect, stop -------------------------

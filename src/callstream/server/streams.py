@@ -39,7 +39,7 @@ logger = logging.getLogger("callstream.server")
 # A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
 # piece and the frame itself; a frame that is large lies in a file, not in memory.
 #
-# Most frames are a single delta for a client that waits for it. Such a frame needs no task: through the ``Outlet`` it goes
+# Most frames are a single delta for a client that waits for it. Such a frame needs no task: ``EventStream.write`` sends it
 # straight to the connection, if the server lets it (``serve`` does) and nothing waits there.
 #
 # A stream that cannot be read to the end of its run is not ended: its connection is closed without the final chunk. To
@@ -144,35 +144,6 @@ class ClientConnection:
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
-class Outlet:
-    """A stream's straight way to its connection. It opens when the response has begun."""
-
-    __slots__ = ("_connection", "_stream")
-
-    def __init__(self) -> None:
-        self._stream: EventStream | None = None
-        self._connection: ClientConnection | None = None
-
-    def open(self, stream: EventStream, connection: ClientConnection) -> None:
-        self._stream, self._connection = stream, connection
-
-    def close(self) -> None:
-        self._stream = self._connection = None
-
-    @property
-    def is_free(self) -> bool:
-        """Whether ``write`` may be called: nothing is on its way, and the client takes what it is sent."""
-        stream, connection = self._stream, self._connection
-        return stream is not None and connection is not None and stream.is_idle and connection.is_free
-
-    def write(self, frame: bytes) -> None:
-        """Sends whole events, few of them."""
-        stream, connection = self._stream, self._connection
-        if stream is not None and connection is not None:  # is_free was asked before
-            connection.write(frame)
-            stream.sent()
-
-
 class Unfinished(Exception):
     """Raised by frames that end before their run does."""
 
@@ -197,17 +168,16 @@ class EventStream(Response):
         watching: AbstractAsyncContextManager[object],
         held: AbstractContextManager[object],
         headers: Mapping[str, str] | None = None,
-        outlet: Outlet | None = None,
         health: JournalHealth | None = None,
     ) -> None:
         self._frames = frames
         self._health = health
         self._pulse = pulse
-        self._outlet = outlet or Outlet()
         self._run_id = run_id
         self._watching = watching
         self._held = held
         self._sending = asyncio.Lock()
+        self._connection: ClientConnection | None = None  # while the response is sent
         self._loop = asyncio.get_running_loop()
         self._sent_at = self._loop.time()
         self._began: float | None = None  # when the piece that is being sent was begun
@@ -231,8 +201,7 @@ class EventStream(Response):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 self.raw_headers = []  # sent, and a stream may last
                 self._to_client = send
-                if connection is not None:
-                    self._outlet.open(self, connection)
+                self._connection = connection
                 leaving = asyncio.ensure_future(until_left(receive) if connection is None else connection.leaving())
                 leaving.add_done_callback(self._interrupt)
                 try:
@@ -243,7 +212,7 @@ class EventStream(Response):
                     elif not is_whole:
                         await break_off(connection, leaving)
                 finally:
-                    self._outlet.close()
+                    self._connection = None
                     tasks = [leaving] if self._beating is None else [leaving, self._beating]
                     for task in tasks:
                         task.cancel()
@@ -253,13 +222,16 @@ class EventStream(Response):
                         task.result()
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being sent."""
-        return self._began is None and not self._has_stalled
+    def is_free(self) -> bool:
+        """Whether ``write`` may be called: nothing is on its way, and the client takes what it is sent."""
+        connection = self._connection
+        return self._began is None and not self._has_stalled and connection is not None and connection.is_free
 
-    def sent(self) -> None:
-        """Something was, which spares a heartbeat."""
-        self._sent_at = self._loop.time()
+    def write(self, frame: bytes) -> None:
+        """Sends whole events, few of them, straight to the connection."""
+        if self._connection is not None:  # is_free was asked before
+            self._connection.write(frame)
+            self._sent_at = self._loop.time()
 
     async def _send_frames(self) -> bool:
         """Sends them until they end or this is interrupted. Returns whether the response is whole."""
@@ -303,7 +275,7 @@ class EventStream(Response):
                 self._began = self._loop.time()
                 await self._to_client({"type": "http.response.body", "body": piece, "more_body": more})
             self._began = None
-        self.sent()
+        self._sent_at = self._loop.time()
 
     def beat(self, now: float) -> None:
         """Looks whether the reader has stalled. Sends something when nothing else was sent for a while."""
@@ -312,8 +284,8 @@ class EventStream(Response):
                 self._has_stalled = True
                 self._interrupt()
         elif now - self._sent_at >= self._pulse.heartbeat_seconds and self._beating is None:
-            if self._outlet.is_free:
-                self._outlet.write(HEARTBEAT)
+            if self.is_free:
+                self.write(HEARTBEAT)
             else:
                 self._beating = asyncio.ensure_future(self._send(HEARTBEAT))
                 self._beating.add_done_callback(self._end_beat)
@@ -497,14 +469,14 @@ def _prelude_frame(conversation: Conversation, client: Client) -> Frame:
 
 
 class Client:
-    """What one client gets of a run: pushed straight into its ``outlet`` if that is free, else by ``rest``, as it takes it.
+    """What one client gets of a run: pushed straight into its ``stream`` if that is free, else by ``rest``, as it takes it.
 
     ``is_ready``: whether it has what came before. Until then nothing is pushed. Where events are not enough, it gets a
     ``snapshot`` of all messages.
     """
 
     def __init__(self, presentation: Presenter | None, snapshot: Snapshot) -> None:
-        self.outlet = Outlet()
+        self.stream: EventStream | None = None
         self._presentation = presentation
         self._snapshot = snapshot
         self.is_ready = False
@@ -515,7 +487,8 @@ class Client:
         self.is_ready = is_ready
 
     def push(self, records: Sequence[Record]) -> bool:
-        if not self.is_ready or len(records) > _FEW or not self.outlet.is_free:
+        stream = self.stream
+        if not self.is_ready or len(records) > _FEW or stream is None or not stream.is_free:
             return False
         for record in records:
             if self._translator.may_want_snapshot(record):
@@ -524,7 +497,7 @@ class Client:
             records = _joined(records)
         told = [(record.seq, events) for record in records if (events := self._translator.feed(record))]
         if told and (frame := self.encode(told)):
-            self.outlet.write(frame)
+            stream.write(frame)
         return True
 
     async def tell(self, records: Sequence[Record]) -> _Told:
