@@ -509,9 +509,7 @@ class Judges:
 
     def of_model(self, context: InvocationContext) -> list[str]:
         """What may change an answer of the agent's model, in words; empty if nothing may, or nothing but text filters."""
-        found = [*self._callbacks("after_model_callback", context), *self._of_events(context)]
-        if _rewrites(getattr(context.agent, "planner", None)):
-            found.append(f"planner {type(getattr(context.agent, 'planner', None)).__name__}")
+        found = list(self._of_answers(context))
         name = "" if context.agent is None else context.agent.name
         if found and name not in self._said_of:
             self._said_of.add(name)
@@ -530,15 +528,15 @@ class Judges:
 
     def of_pieces(self, context: InvocationContext) -> list[str]:
         """What of the application can see an answer of the agent's model while it is written, in words."""
-        found = [
-            *self._callbacks("after_model_callback", context, observers=True),
-            *self._plugins("on_event_callback", context, observers=True),
-            *self._of_events(context),
-        ]
+        in_model = _in_model(getattr(context.agent, "canonical_model", None))
+        return [*self._of_answers(context, observers=True), *in_model]
+
+    def _of_answers(self, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:
+        yield from self._callbacks("after_model_callback", context, observers=observers)
+        yield from self._of_events(context, observers=observers)
         planner = getattr(context.agent, "planner", None)
         if _rewrites(planner):
-            found.append(f"planner {type(planner).__name__}")
-        return [*found, *_in_model(getattr(context.agent, "canonical_model", None))]
+            yield f"planner {type(planner).__name__}"
 
     def of_tools(self, context: InvocationContext) -> bool:
         """Whether anything may change what a tool of the agent returned."""
@@ -579,8 +577,8 @@ class Judges:
             yield f"its {callback}"
         yield from self._plugins(callback, context, observers=observers)
 
-    def _of_events(self, context: InvocationContext) -> Iterator[str]:
-        yield from self._plugins("on_event_callback", context)
+    def _of_events(self, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:
+        yield from self._plugins("on_event_callback", context, observers=observers)
         yield from (f"agent {name}" for id_, name in _around.get() if id_ == context.invocation_id)
 
     def _plugins(self, callback: str, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:

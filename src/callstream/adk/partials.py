@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
 
+import msgspec
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
@@ -249,13 +250,12 @@ MINTED_PREFIX = "adk-"
 _MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "JSON_PARSE_ERROR"})
 
 
-class _Waiting:
+class _Waiting(msgspec.Struct):
     """Args of a partial response that cannot be shown before it is known which call they are of."""
 
-    def __init__(self, call_id: str, name: str | None, args: dict[str, Any]) -> None:
-        self.call_id = call_id
-        self.name = name
-        self.args = args
+    call_id: str
+    name: str | None
+    args: dict[str, Any]
 
 
 class PartialReader:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import uuid
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from google.adk.agents.base_agent import BaseAgent
@@ -33,6 +33,7 @@ from callstream.adk.execution import Execution, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker, Step, guard, open_run
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.requests import fill_in_answers, lacks_answers, repair, restore_wire_ids
+from callstream.adk.settings import AgentOptions
 from callstream.adk.tapping import why_not_tapped
 from callstream.adk.tools import (
     check_early,
@@ -453,24 +454,23 @@ class HostedPlugin(CallstreamPlugin):
     _answering: frozenset[str] = frozenset()
     """The invocations that begin with answers. Their context may have the message with which they began at first."""
     _said_of: frozenset[str] = frozenset()
-    join_text: bool | None = None
-    """Whether google-adk gets the text of models by the passage; None: where nothing of the application could see less."""
 
-    @classmethod
-    def like(cls, other: CallstreamPlugin, callstream: Callstream, *, stream_arguments: bool) -> Self:
-        """With the settings of a plugin that the application registered itself. Either may turn streaming off."""
-        settings = other.settings
-        return cls(
+    def __init__(self, callstream: Callstream, given: CallstreamPlugin | None, options: AgentOptions) -> None:
+        """``given``: the one that the application has registered itself. Either may turn streaming off."""
+        settings = _PluginSettings() if given is None else given.settings
+        super().__init__(
             callstream,
-            name=other.name,
+            name="callstream" if given is None else given.name,
             on_truncated=settings.on_truncated,
             repair_signatures=settings.repair_signatures,
-            stream_arguments=settings.stream_arguments and stream_arguments,
+            stream_arguments=settings.stream_arguments and options["stream_arguments"],
         )
+        self.trusts_mcp_hints = options["trust_mcp_hints"]
+        self._join_text = options["join_text"]
 
     def _joins_text(self, context: InvocationContext) -> bool:
         seeing = self._judges.of_pieces(context)
-        joins = not seeing if self.join_text is None else self.join_text
+        joins = not seeing if self._join_text is None else self._join_text
         name = "" if context.agent is None else context.agent.name
         if name not in self._said_of:
             self._said_of |= {name}

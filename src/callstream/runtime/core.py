@@ -118,6 +118,12 @@ class RunCore(ABC):
         self.rejected: OnRejected = rejected
         self.loop = asyncio.get_running_loop()
         self.process = os.getpid()
+        self.outcome: RunOutcome | None = None
+        """How the run ended; None while it is running."""
+        self.reason: str | None = None
+        """Why the run failed or was cancelled."""
+        self.error: BaseException | None = None
+        """The exception that failed the run, if it was one."""
         self.host_traces = False
         """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
         self._discard_callbacks: list[Callable[[], object]] = []
@@ -184,24 +190,9 @@ class RunCore(ABC):
         return self._end.is_left or self._log.is_lost
 
     @property
-    def outcome(self) -> RunOutcome | None:
-        """How the run ended; None while it is running."""
-        return None if self._end.ending is None else self._end.ending.outcome
-
-    @property
     def is_left(self) -> bool:
         """Whether another process is to go on with it. Then it has ended here, and nowhere else."""
         return self._end.is_left
-
-    @property
-    def reason(self) -> str | None:
-        """Why the run failed or was cancelled."""
-        return None if self._end.ending is None else self._end.ending.reason
-
-    @property
-    def error(self) -> BaseException | None:
-        """The exception that failed the run, if it was one."""
-        return None if self._end.ending is None else self._end.ending.error
 
     @property
     def seq(self) -> int:
@@ -607,8 +598,6 @@ class RunEnd:
         self.has_begun = False
         self.is_left = False
         """Whether the run goes on in another process."""
-        self.ending: Ending | None = None
-        """How the run has ended; None while it has not."""
         self._run = run
         self._ledger = ledger
         self._log = log
@@ -647,7 +636,11 @@ class RunEnd:
         self._call_back(ending)
         run.early.abort(ending)
         await self._write(lambda: ())  # what had passed the check is written
-        self.ending = ending
+        self._finish(ending)
+
+    def _finish(self, ending: Ending) -> None:
+        run = self._run
+        run.outcome, run.reason, run.error = ending.outcome, ending.reason, ending.error
         run.engine.remove_run(run.run_id)
         run.engine.observers.run_ended(run)
 
@@ -682,9 +675,7 @@ class RunEnd:
             run.engine.end_later(run.run_id, partial(run.end_in_journal, ending))
             raise
         finally:
-            self.ending = ending
-            run.engine.remove_run(run.run_id)
-            run.engine.observers.run_ended(run)
+            self._finish(ending)
         return failure
 
     async def _record(self, ending: Ending) -> None:

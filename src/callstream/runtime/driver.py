@@ -237,19 +237,16 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether failures of runs are logged here; off where an observer does it."""
 
 
-class _Running:
-    __slots__ = ("leaving", "limit", "room", "run", "stopping", "task", "watchers")
-
-    def __init__(self, run: Run, task: asyncio.Task[None], room: ExitStack) -> None:
-        self.run = run
-        self.task = task
-        self.room = room
-        """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
-        self.limit: asyncio.TimerHandle | None = None
-        """Of the run's own time, and when it has ended of what its agent still does."""
-        self.watchers = 0
-        self.leaving: asyncio.TimerHandle | None = None
-        self.stopping: asyncio.Task[None] | None = None
+class _Running(msgspec.Struct, eq=False):
+    run: Run
+    task: asyncio.Task[None]
+    room: ExitStack
+    """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
+    limit: asyncio.TimerHandle | None = None
+    """Of the run's own time, and when it has ended of what its agent still does."""
+    watchers: int = 0
+    leaving: asyncio.TimerHandle | None = None
+    stopping: asyncio.Task[None] | None = None
 
 
 class Driver:

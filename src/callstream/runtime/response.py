@@ -196,16 +196,12 @@ class WithheldRun:
     """
 
     def __init__(self, run: RunCore) -> None:
+        self.run_id = run.run_id
+        self.loop = run.loop
+        self.schedule = run.schedule
+        self.on_stop = run.on_stop
         self._run = run
         self._ledger = Ledger()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._run.loop
-
-    @property
-    def run_id(self) -> str:
-        return self._run.run_id
 
     @property
     def outcome(self) -> RunOutcome | None:
@@ -217,10 +213,6 @@ class WithheldRun:
 
     def call(self, call_id: str) -> Call:
         return self._ledger[call_id]
-
-    @property
-    def schedule(self) -> Callable[[Callable[[], object]], None]:
-        return self._run.schedule
 
     def name_call(self, wanted: str) -> str:
         return self._ledger.name_for(wanted)
@@ -254,9 +246,6 @@ class WithheldRun:
 
     def rejection(self, call_id: str) -> CallRejected | RunOver:
         return rejection(self._ledger[call_id], None)
-
-    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
-        return self._run.on_stop(callback)
 
 
 ReadingRun: TypeAlias = RunCore | WithheldRun
