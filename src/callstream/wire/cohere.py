@@ -17,7 +17,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder, error_in, reported
-from callstream.wire.provider import ChatProvider, IsLeftOut
+from callstream.wire.provider import ChatProvider
 from callstream.wire.transcript import text_of
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
@@ -207,7 +207,3 @@ class Cohere(ChatProvider):
     path = re.compile(r"/v2/chat$")
     decoder = _CohereDecoder
     collapser = _CohereCollapser
-
-    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        message = answer["message"]
-        message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]

@@ -47,6 +47,7 @@ from callstream.events import (
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.slots import (
+    Aside,
     CollapsibleCall,
     NewMessage,
     NumberedCall,
@@ -102,11 +103,11 @@ class _Thoughts:
         self._names: list[str] = []
         self._is_cut = False  # a call that followed was left out
 
-    def think(self, names: list[str]) -> None:
+    def think(self, names: Iterable[object] = ()) -> None:
         """More reasoning has left."""
         if self._is_cut:
             self.end()
-        self._names += names
+        self._names += [name for name in names if isinstance(name, str) and name]
 
     def lead(self) -> None:
         """Something that reasoning leads to has left."""
@@ -314,7 +315,7 @@ class Collapser(ABC, Generic[C]):
                 return self._pass(frame)
             elif kind is ReasoningAppended and frame.text is not None and not self._slots:
                 self._decoder.expects_piece = False
-                self._thoughts.think([])  # a frame with a name holds more than text
+                self._thoughts.think()  # a frame with a name holds more than text
                 return self._pass(frame)
         ended = self._note(events)
         self._decoder.expects_piece = bool(pieces)
@@ -400,7 +401,7 @@ class Collapser(ABC, Generic[C]):
                 case Passing():
                     if isinstance(slot, Reasoning):
                         self._thoughts.think(slot.names)
-                    elif slot.counts:
+                    elif not isinstance(slot, Aside):
                         self._thoughts.lead()
                     if slot.frame.text is not None:
                         out += self._pass(slot.frame)
@@ -537,16 +538,16 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
             self._highest = index
         call = self._calls.get(pieces[0]) if pieces else None
         if part is None:
-            self._slots.add_aside(frame)
+            self._slots.append(Aside(frame))
         elif part == "message":
             self._reasoning.clear()
             self._highest = -1
-            self._slots.append(NewMessage(frame, counts=False))
+            self._slots.append(NewMessage(frame))
         elif call is not None and call.collapsed:
             self._withhold(call, part, index, frame)
         elif (names := self._names_of(part, index, chunk)) is not None:
             self._reasoning.add(index)
-            self._slots.append(Reasoning(frame, *names))
+            self._slots.append(Reasoning(frame, names))
         elif part == "stop" and index in self._reasoning:
             self._reasoning.discard(index)
             self._slots.append(Reasoning(frame))
@@ -620,15 +621,14 @@ class Split(NamedTuple):
 
 
 class Chunk(Passing):
-    """A chunk with pieces of calls, or a part of one: then ``is_changed``, and ``value`` takes the place of the frame's."""
+    """A chunk with pieces of calls, or a part of one: then ``is_changed``, and ``value`` takes the place of the frame's.
 
-    __slots__ = ("begun", "is_changed", "value")
+    ``begun``: pieces with which calls begin that pass in it, and their choices.
+    """
 
-    def __init__(self, frame: Frame, split: Split, *, is_changed: bool) -> None:
-        super().__init__(frame)
-        self.value = split.part
-        self.begun = split.begun
-        self.is_changed = is_changed
+    value: dict[str, Any]
+    begun: Sequence[tuple[int, OwnedPiece]]
+    is_changed: bool
 
 
 S = TypeVar("S", bound=ChunkCall)
@@ -654,7 +654,7 @@ class ChunkCollapser(Collapser[S]):
         for split in self._split(value, [self._calls.get(piece) for piece in pieces]):
             call = split.call
             if call is None:
-                self._slots.append(Chunk(frame, split, is_changed=split.part != value))
+                self._slots.append(Chunk(frame, split.part, split.begun, split.part != value))
                 continue
             if not call.began_in or call.is_aside:
                 call.frame, call.began_in = frame, value

@@ -34,7 +34,7 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
-from callstream.wire.slots import Passing
+from callstream.wire.slots import Aside, Passing
 
 CONTINUES = "requires_continuation"
 CALL, THOUGHT = "function_call", "thought"
@@ -198,10 +198,8 @@ def _texts(content: Any) -> Iterator[str]:
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class _Completed(Passing):
+class _Completed(Aside):
     """The end of an interaction, which may have all steps once more."""
-
-    __slots__ = ()
 
 
 class _GeminiInteractionsCollapser(BlockCollapser):
@@ -225,7 +223,7 @@ class _GeminiInteractionsCollapser(BlockCollapser):
 
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is not None and chunk.type == "interaction.completed":
-            self._slots.append(_Completed(frame, counts=False))
+            self._slots.append(_Completed(frame))
         else:
             super()._place(frame, chunk, pieces)
 

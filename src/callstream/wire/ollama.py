@@ -18,7 +18,7 @@ from callstream.events import ResultReceived
 from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Output, Split, changed
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import JsonLinesFraming
-from callstream.wire.provider import AnswerKind, ChatProvider, IsLeftOut
+from callstream.wire.provider import AnswerKind, ChatProvider
 from callstream.wire.requests import (
     MODEL,
     Request,
@@ -212,7 +212,3 @@ class Ollama(ChatProvider):
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         kind = super().answer_kind(request, status, content_type)
         return None if kind == "whole" and self.is_streamed(request) else kind
-
-    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        message = answer["message"]
-        message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -44,30 +44,24 @@ class NumberedCall(CollapsibleCall):
     index: int | None = None
 
 
-class Passing:
-    """A frame that leaves when its turn comes. ``counts``: reasoning before it has led to something."""
+class Passing(msgspec.Struct, eq=False):
+    """A frame that leaves when its turn comes."""
 
-    __slots__ = ("counts", "frame")
-
-    def __init__(self, frame: Frame, *, counts: bool = True) -> None:
-        self.frame = frame
-        self.counts = counts
+    frame: Frame
 
 
 class Reasoning(Passing):
     """A frame of reasoning. ``names``: what tells this reasoning from all other in later requests, if the frame has it."""
 
-    __slots__ = ("names",)
-
-    def __init__(self, frame: Frame, *names: object) -> None:
-        super().__init__(frame, counts=False)
-        self.names = [name for name in names if isinstance(name, str) and name]
+    names: Sequence[object] = ()
 
 
-class NewMessage(Passing):
+class Aside(Passing):
+    """A frame that says nothing, such as a ping: what comes before it has not led to it."""
+
+
+class NewMessage(Aside):
     """The beginning of a message, or of a response: what is numbered is numbered from the beginning."""
-
-    __slots__ = ()
 
 
 class Over:
@@ -94,10 +88,6 @@ class Slots(list[Slot]):
         """The call, when it is decided, leaves here."""
         call.placed, call.is_aside = True, False
         self.append(call)
-
-    def add_aside(self, frame: Frame) -> None:
-        """A frame that says nothing, such as a ping."""
-        self.append(Passing(frame, counts=False))
 
     def set_aside(self) -> None:
         """Removes the calls that are not decided: they are placed anew when they go on."""

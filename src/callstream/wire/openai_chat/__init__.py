@@ -23,7 +23,6 @@ from callstream.wire.requests import (
     RefusedCall,
     Request,
     all_tools,
-    declared_functions,
     functions_in,
     insert_after_last,
     objects_in,
@@ -427,7 +426,7 @@ class OpenAIChat(ChatProvider):
         """Functions, free-text tools, and functions declared the way that came before tools."""
         custom = [entry.get("custom") for entry in objects_in(request.fields.get("tools"))]
         others = [*objects_in(custom), *objects_in(request.fields.get("functions"))]
-        return tuple({**declared_functions(request), **schemas((each, None) for each in others)})
+        return tuple({**self.declared_tools(request), **schemas((each, None) for each in others)})
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         """OpenAI's own servers stream without being asked. OpenRouter hands Anthropic's field to Anthropic's models.

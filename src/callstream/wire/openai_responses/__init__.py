@@ -44,7 +44,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.slots import NewMessage, NumberedCall, Passage, Passing, Reasoning, TextForm
+from callstream.wire.slots import Aside, NewMessage, NumberedCall, Passage, Passing, Reasoning, TextForm
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -69,15 +69,11 @@ class _ItemCall(NumberedCall):
         return "arguments" if self.encoding == "json" else "input"
 
 
-class _ResponseEnd(Passing):
+class _ResponseEnd(Aside):
     """The final response. ``pieces``: the calls in its output; ``first_seen``: those that came with nothing else."""
 
-    __slots__ = ("first_seen", "pieces")
-
-    def __init__(self, frame: Frame, pieces: Sequence[str | None], first_seen: tuple[str, ...]) -> None:
-        super().__init__(frame, counts=False)
-        self.pieces = pieces
-        self.first_seen = first_seen
+    pieces: Sequence[str | None]
+    first_seen: tuple[str, ...]
 
 
 class _TextEvent(Strict):
@@ -149,7 +145,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
 
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
-            self._slots.add_aside(frame)
+            self._slots.append(Aside(frame))
         elif chunk.type in ENDS:
             new = [call for piece in pieces if (call := self._calls[piece]).collapsed and not call.placed]
             for call in new:
@@ -190,7 +186,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         """Places a frame of a reasoning item; false if it is another one."""
         if event.item is not None and event.item.type == "reasoning":
             (self._reasoning.discard if event.type == DONE else self._reasoning.add)(event.output_index)
-            self._slots.append(Reasoning(frame, event.item.id, event.item.encrypted_content))
+            self._slots.append(Reasoning(frame, (event.item.id, event.item.encrypted_content)))
         elif event.output_index in self._reasoning or event.type.startswith("response.reasoning"):
             self._slots.append(Reasoning(frame))
         else:
@@ -201,9 +197,9 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         if event.type == "response.created":
             self._sign_of_life = _in_progress(frame)
             self._reasoning.clear()
-            self._slots.append(NewMessage(frame, counts=False))
+            self._slots.append(NewMessage(frame))
         elif event.type in ASIDES or not event.type.startswith("response."):
-            self._slots.add_aside(frame)
+            self._slots.append(Aside(frame))
         else:
             self._slots.append(Passing(frame))
 

@@ -119,17 +119,16 @@ class StreamEvent(msgspec.Struct, gc=False):  # one a delta, in no cycle: the co
     code: Any = None
 
 
-class _OutputCall:
+class _OutputCall(msgspec.Struct, eq=False):
     """A call item and the names that events may use for it."""
 
-    def __init__(self, call: WireCall, item_id: str | None, output_index: int | None) -> None:
-        self.call = call
-        self.item_id = item_id
-        self.output_index = output_index
-        self.announced = ""  # arguments that came with the item itself
-        self.cut = False  # the item ended, but not its arguments
-        self.writer: JsonWriter | None = None  # of the arguments of one of OpenAI's own tools
-        self.commands: set[int | None] = set()  # those of which a piece has come
+    call: WireCall
+    item_id: str | None
+    output_index: int | None
+    writer: JsonWriter | None  # of the arguments of one of OpenAI's own tools
+    announced: str = ""  # arguments that came with the item itself
+    cut: bool = False  # the item ended, but not its arguments
+    commands: set[int | None] = msgspec.field(default_factory=set)  # those of which a piece has come
 
     def announced_text(self) -> str:
         """The arguments that came with the item, if no others have come since: {} may stand for those that follow."""
@@ -221,8 +220,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     def _open(self, item: _Item, output_index: int | None) -> _OutputCall:
         encoding = CALL_ITEMS.get(item.type, "json")
         call = self._transcript.open_call(item.tool_name, item.call_id or item.id, encoding=encoding)
-        output = _OutputCall(call, item.id, output_index)
-        output.writer = JsonWriter() if item.type in OWN_TOOLS else None
+        output = _OutputCall(call, item.id, output_index, JsonWriter() if item.type in OWN_TOOLS else None)
         self._calls.append(output)
         return output
 
