@@ -70,7 +70,7 @@ class Journal:
         self.lease_ttl = settings.lease_ttl
         """Seconds after which a process counts as dead that has not renewed its lease."""
         self._followers = Followers()
-        archive = Archive(open_objects(settings.archive, store.where), store.packs, store.reader)
+        archive = Archive(open_objects(settings.archive), store.where, store.packs, store.reader)
         self._reader = ArchivedReader(store.reader, archive)
         self._housekeeper = Housekeeper(store, self._followers, settings, archive)
         self._worker = worker(store, self._followers, settings, self._housekeeper)

@@ -20,7 +20,7 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import Append, Held, Plan, RunChange, RunFacts
+from callstream.journal.plan import Append, Held, Owned, Plan, RunChange
 from callstream.journal.rows import (
     NOWHERE,
     Kind,
@@ -91,11 +91,11 @@ class _MemoryRun(msgspec.Struct, eq=False):
     sources: dict[int, Source] = msgspec.field(default_factory=lambda: {0: NOWHERE})
     calls: list[_MemoryCall] = []
 
-    def facts(self) -> RunFacts:
+    def owned(self) -> Owned:
         last_ms = self.log[-1].at_ms if self.log else 0
         row = self.row
         ended = row.outcome is not None
-        return RunFacts(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
+        return Owned(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
 
     def whole(self) -> WholeRun:
         row, goes_on = self.row, self.row.outcome is None
@@ -435,15 +435,15 @@ class MemoryStore:
         run = self._tables.keys[run_key]
         return None if run.compacted else [(line.kind, line.body) for line in run.lines(first, last)]
 
-    async def run_facts(self, run_ids: Sequence[str]) -> Iterable[RunFacts]:
+    async def owned_runs(self, run_ids: Sequence[str]) -> Iterable[Owned]:
         return [
-            self._tables.runs[run_id].facts() if run_id in self._tables.runs else self._new(run_id)
+            self._tables.runs[run_id].owned() if run_id in self._tables.runs else self._new(run_id)
             for run_id in run_ids
         ]
 
-    def _new(self, run_id: str) -> RunFacts:
+    def _new(self, run_id: str) -> Owned:
         self._tables.last_key += 1
-        return RunFacts(run_id, self._tables.last_key)
+        return Owned(run_id, self._tables.last_key)
 
     async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
         runs = [self._tables.keys[key] for key in run_keys]
@@ -463,11 +463,11 @@ class MemoryStore:
         lines = [(key, line) for key in run_keys for line in self._tables.keys[key].log]
         return [(key, line.kind, line.body) for key, line in lines if not line.kind & _PIECE]
 
-    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[Owned]:
         active = [run for run in self._tables.runs.values() if run.row.outcome is None]
         alive = {*self._alive(), writer}
-        orphaned = [run.facts() for run in active if run.writer not in alive]
-        return [facts for facts in orphaned if facts.key > after and run_id in (None, facts.run_id)][:limit]
+        orphaned = [run.owned() for run in active if run.writer not in alive]
+        return [run for run in orphaned if run.key > after and run_id in (None, run.run_id)][:limit]
 
     def _alive(self) -> list[str]:
         now = time.time()

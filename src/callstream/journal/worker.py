@@ -509,9 +509,6 @@ def _loop_factory() -> LoopFactory | None:
 
 
 def writer_of(settings: JournalSettings) -> Writer:
-    return Writer(writer_name(settings), has_archive=settings.archive is not None)
-
-
-def writer_name(settings: JournalSettings) -> str:
-    """A name for this process in the store that no other has."""
-    return with_process(f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}")
+    """This process, by a name in the store that no other has."""
+    name = f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}"
+    return Writer(with_process(name), has_archive=settings.archive is not None)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from callstream.calls import CallState
 from callstream.events import Record
-from callstream.journal.plan import Held, Plan, RunFacts
+from callstream.journal.plan import Held, Owned, Plan
 from callstream.journal.rows import RecordColumns, Source
 from callstream.journal.sql import build_list
 
@@ -68,9 +68,9 @@ class Session(ABC):
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    async def run_facts(self, run_ids: Sequence[str]) -> Iterable[RunFacts]:
+    async def owned_runs(self, run_ids: Sequence[str]) -> Iterable[Owned]:
         rows = await self.rows("load_run", run_ids=run_ids)
-        return [RunFacts(row[0], row[1]) if row[3] is None else _facts(row) for row in rows]
+        return [Owned(row[0], row[1]) if row[3] is None else _owned(row) for row in rows]
 
     async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
         rows = await self.rows("load_run_sources", run_keys=run_keys)
@@ -94,12 +94,12 @@ class Session(ABC):
     async def events_of(self, run_keys: Sequence[int]) -> Iterable[Sequence[Any]]:
         return await self.rows("events_of_run", run_keys=run_keys)
 
-    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[Owned]:
         """First the dead lose their turns: what they had under way is done then, and what comes later is refused."""
         dead = [name for (name,) in await self.rows("fence_dead", writer=writer, limit=limit)]
         if not dead:
             return []
-        return map(_facts, await self.rows("orphaned_runs", dead=dead, limit=limit, run_id=run_id, after=after))
+        return map(_owned, await self.rows("orphaned_runs", dead=dead, limit=limit, run_id=run_id, after=after))
 
     async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
         await self.run("take_over", writer=writer, run_keys=run_keys)
@@ -109,9 +109,9 @@ class Session(ABC):
         await self.run_many("settle", [record for record in records if record[0] in live])
 
 
-def _facts(row: Sequence[Any]) -> RunFacts:
+def _owned(row: Sequence[Any]) -> Owned:
     run_id, key, writer, epoch, started_at, last_seq, last_ms, ended = row
-    return RunFacts(run_id, key, writer, epoch, started_at, last_seq, last_ms, bool(ended))
+    return Owned(run_id, key, writer or "", epoch, started_at, last_seq, last_ms, bool(ended))
 
 
 def _held(row: Sequence[Any]) -> Held:
