@@ -105,21 +105,21 @@ class GeminiEncoder(GoogleEncoder):
             yield self._chunk([part | {"functionCall": head}])
             return
         yield self._chunk([part | {"functionCall": head | {"willContinue": True}}])
-        for piece in list(self._partial_args(args, (), call.size))[: call.stop_after]:
+        for piece in list(self.partial_args(args, (), call.size))[: call.stop_after]:
             yield self._chunk([{"functionCall": {**piece, "willContinue": True}}])
         if call.stop_after is None:
             yield self._chunk([{"functionCall": {}}])
 
-    def _partial_args(self, value: Any, path: Path, size: int) -> Iterator[dict[str, Any]]:
+    def partial_args(self, value: Any, path: Path, size: int | None) -> Iterator[dict[str, Any]]:
         """The pieces of a value in order. Between items that are objects comes a piece that says nothing."""
         if isinstance(value, dict) and value:
             for name, member in value.items():
-                yield from self._partial_args(member, (*path, name), size)
+                yield from self.partial_args(member, (*path, name), size)
         elif isinstance(value, list) and value:
             for index, item in enumerate(value):
                 if index and isinstance(item, dict):
                     yield {}
-                yield from self._partial_args(item, (*path, index), size)
+                yield from self.partial_args(item, (*path, index), size)
         else:
             place = {"jsonPath": format_path(path)}
             if isinstance(value, str):
