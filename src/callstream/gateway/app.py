@@ -244,8 +244,8 @@ class _Gateway:
 
     async def response(self, request: Request) -> Response:
         """One answer, for the credential that asked for it: to read as a Durable Stream, or to stop."""
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        answer = await self._find(request.path_params["response_id"], principal_of(headers, request.query_params))
+        principal = principal_of(dict(request.headers.items()), request.query_params)
+        answer = await self._find(request.path_params["response_id"], principal)
         if answer is None or not self._has_key(request):
             return _refusal("", 404, "not_found_error", "There is no such answer any more.")
         if request.method != "DELETE":
@@ -485,7 +485,7 @@ class _Asked:
         self.query = request.url.query
         self.provider = provider
         self.body = body
-        self.headers = {name.lower(): value for name, value in request.headers.items()}
+        self.headers = dict(request.headers.items())
         self._raw = request.headers.raw
         self.json = _json(body) if provider is not None else None
         self.principal = principal_of(self.headers, QueryParams(self.query))
