@@ -35,7 +35,7 @@ from callstream.server.requests import (
     parse_input,
     remote_parent,
 )
-from callstream.server.routes import IdRoute, RunRoutes
+from callstream.server.routes import IdRoute, RunRoutes, StreamRoute
 from callstream.server.settings import ServerSettings
 from callstream.server.streams import Unfinished
 from callstream.uistream import (
@@ -80,11 +80,9 @@ class ChatRoutes:
 
     def routes(self) -> list[Route]:
         guarded = self._runs.guarded
-        stream = IdRoute("/ui/{chat_id}/stream", guarded(self.resume), methods=["GET"])
-        stream.methods = {"GET"}  # a stream has no HEAD: the answer would wait for the run's end
         return [
             Route("/ui", guarded(self.send), methods=["POST"]),
-            stream,
+            StreamRoute("/ui/{chat_id}/stream", guarded(self.resume)),
             IdRoute("/ui/{chat_id}/stop", guarded(self.stop), methods=["POST"]),
             IdRoute("/ui/{chat_id}/messages", guarded(self.messages), methods=["GET"]),
         ]

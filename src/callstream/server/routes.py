@@ -73,6 +73,14 @@ def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> 
     )
 
 
+class StreamRoute(IdRoute):
+    """Without HEAD: its answer would wait for the end of the run."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], methods: Sequence[str] = ("GET",)) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self.methods = set(methods)
+
+
 class RunRoutes:
     """``driver`` has the runs of this process; everything else is in the journal."""
 
@@ -102,16 +110,10 @@ class RunRoutes:
 
     def routes(self) -> list[Route]:
         guarded = self.guarded
-        events = IdRoute("/runs/{run_id}/events", guarded(self.events), methods=["GET"])
-        events.methods = {"GET"}  # no HEAD: its answer would wait for the end of the run
-        agui = Route(
-            "/agui", guarded(self.agui), methods=["GET", "POST"]
-        )  # one route, so that a 405 names both methods
-        agui.methods = {"GET", "POST"}
         return [
-            agui,
+            StreamRoute("/agui", guarded(self.agui), ["GET", "POST"]),  # one route, so that a 405 names both methods
             IdRoute("/threads/{thread_id}/connect", guarded(self.connect), methods=["POST"]),
-            events,
+            StreamRoute("/runs/{run_id}/events", guarded(self.events)),
             IdRoute("/runs/{run_id}/stop", guarded(self.stop), methods=["POST"]),
         ]
 
@@ -220,25 +222,22 @@ class RunRoutes:
         body = await json_body(request, self._settings, optional=True)
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
         is_older = self._is_older(declares)
-        if not isinstance(body, dict) or "known" not in body:
-            return await self.join(thread_id, principal, is_older=is_older)
-        try:
-            return await self.join(thread_id, principal, is_older=is_older, known=body["known"])
-        except Problem as problem:
-            if problem.status != HTTPStatus.NOT_FOUND:
-                raise
-            return Response(status_code=HTTPStatus.NO_CONTENT)
+        looks_again = isinstance(body, dict) and "known" in body
+        joined = await self.join(thread_id, principal, is_older=is_older, known=body["known"] if looks_again else None)
+        if joined is None and not looks_again:
+            raise not_found("thread")
+        return joined or Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def join(
         self, thread_id: str, principal: str | None, *, is_older: bool, known: str | None = None
-    ) -> Response:
-        """A thread of the principal's: what has been, then its last run live. 204 if its last run is ``known`` and over."""
+    ) -> Response | None:
+        """A thread of the principal's: what has been, then its last run live. None if there is no such thread, or nothing
+        to see because its last run is ``known`` and over.
+        """
         with self.seat(principal) as seat:
             rows = await self._access.known_runs(thread_id, principal)
-            if not rows:
-                raise not_found("thread")
-            if rows[0].run_id == known and rows[0].outcome is not None:
-                return Response(status_code=HTTPStatus.NO_CONTENT)
+            if not rows or (rows[0].run_id == known and rows[0].outcome is not None):
+                return None
             client = self._client(self._presentation(None, is_older=is_older), rows[0].run_id)
             return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, seat, client=client)
 
@@ -299,11 +298,6 @@ class RunRoutes:
         """Stops a run. Returns how it ended; None if another process has yet to end it."""
         await asyncio.shield(self._driver.stop(row.run_id, reason))  # whether or not it is waited for
         return (await self._access.run(row.run_id, row.principal)).outcome
-
-    async def active_run(self, thread_id: str, principal: str | None) -> RunRow | None:
-        """The active run of a thread; None if it has none, or if it is not the principal's."""
-        rows = await self._access.known_runs(thread_id, principal)
-        return rows[0] if rows and rows[0].outcome is None else None
 
     def seat(self, principal: str | None) -> ExitStack:
         """A place among the open streams, whose client waits for what the journal is to take; freed unless ``stream`` keeps
@@ -402,22 +396,18 @@ class CopilotKitRoutes:
         fields = body if isinstance(body, dict) else {}
         named = fields.get("threadId")
         thread_id = check_id(named if isinstance(named, str) else "", "threadId")
-        try:
-            return await self._runs.join(thread_id, principal, is_older=fields.get("protocolVersion") is None)
-        except Problem as problem:
-            if problem.status != HTTPStatus.NOT_FOUND:
-                raise
-            return Response(media_type="text/event-stream", headers={"cache-control": "no-store"})
+        joined = await self._runs.join(thread_id, principal, is_older=fields.get("protocolVersion") is None)
+        return joined or Response(media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     async def stop(self, request: Request) -> Response:
         """Stops the thread's active run; if the body has a ``runId``, only that one."""
         principal = await self._principal(request)
         body = await json_body(request, self._settings, optional=True)
         run_id = body.get("runId") if isinstance(body, dict) else None
-        row = await self._runs.active_run(request.path_params["thread_id"], principal)
-        if row is None or not (run_id is None or _is_named(row, run_id)):
+        rows = await self._access.known_runs(request.path_params["thread_id"], principal)
+        if not rows or rows[0].outcome is not None or not (run_id is None or _is_named(rows[0], run_id)):
             return json_response({"stopped": False})
-        await self._runs.stop_run(row, "stopped by the client")
+        await self._runs.stop_run(rows[0], "stopped by the client")
         return json_response({"stopped": True})
 
     async def _principal(self, request: Request) -> str | None:

@@ -181,7 +181,7 @@ class EventStream(Response):
         self._loop = asyncio.get_running_loop()
         self._sent_at = self._loop.time()
         self._began: float | None = None  # when the piece that is being sent was begun
-        self._sender: asyncio.Task[Any] | None = None  # None when it has ended, or has been interrupted
+        self._limit: asyncio.Timeout | None = None  # of the sending; None when that has ended, or has been interrupted
         self._beating: asyncio.Task[None] | None = None
         self._has_stalled = False
         self.status_code = 200
@@ -235,15 +235,15 @@ class EventStream(Response):
 
     async def _send_frames(self) -> bool:
         """Sends them until they end or this is interrupted. Returns whether the response is whole."""
-        sender = self._sender = asyncio.current_task()
-        assert sender is not None
+        limit = self._limit = asyncio.timeout(None)
         self._pulse.add(self)
         try:
-            sending = self._send_all()
-            await (sending if self._health is None else self._health.guard(sending))
+            async with limit:
+                sending = self._send_all()
+                await (sending if self._health is None else self._health.guard(sending))
             return True
-        except asyncio.CancelledError:
-            if self._sender is not None or sender.uncancel():
+        except TimeoutError:
+            if not limit.expired():
                 raise
         except Unfinished:
             pass
@@ -257,7 +257,7 @@ class EventStream(Response):
                 )
         finally:
             self._pulse.remove(self)
-            self._sender = None
+            self._limit = None
         return False
 
     async def _send_all(self) -> None:
@@ -298,9 +298,9 @@ class EventStream(Response):
 
     def _interrupt(self, _: object = None) -> None:
         """Ends the sending of frames, whatever it waits for."""
-        if self._sender is not None:
-            self._sender.cancel()
-            self._sender = None
+        if self._limit is not None:
+            self._limit.reschedule(self._loop.time())
+            self._limit = None
 
     def _cut_off(self, connection: ClientConnection | None) -> None:
         logger.info(
