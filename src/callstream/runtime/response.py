@@ -69,7 +69,8 @@ class TextFilter:
     """
 
     def __init__(self, judge: Judge) -> None:
-        self._new_passage: Callable[[], _Passage] = lambda: _Judged(judge)
+        self.passage: Callable[[], _Passage] = lambda: _Judged(judge)
+        """Begins a passage."""
 
     @classmethod
     def redacting(
@@ -97,15 +98,12 @@ class TextFilter:
             raise UsageError(f"the pattern {secrets.pattern!r} matches the empty text")
         pattern, held = secrets, hold
         made = cls(lambda text, is_end: (text, ""))
-        made._new_passage = lambda: _Redacted(pattern, by, held)
+        made.passage = lambda: _Redacted(pattern, by, held)
         return made
-
-    def passage(self) -> _Passage:
-        return self._new_passage()
 
     def whole(self, text: str) -> str:
         """What is shown of a text that is whole."""
-        return self._new_passage().feed(text, True)
+        return self.passage().feed(text, True)
 
 
 class _Judged:
