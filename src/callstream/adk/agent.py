@@ -283,7 +283,9 @@ class ADKAgent:
         run = await self.callstream.begin(
             RunStarted(given.thread_id, user_id, self._input_to_keep(turn, credentials), exclusive),
             given.run_id,
-            kept=self._all_input(given, turn.heard) if self._can_keep and not credentials else None,
+            kept=self._all_input(given, turn.heard)
+            if self.continues and self.can_continue and not credentials
+            else None,
             as_current=False,
             host_traces=True,
             numbered=True,
@@ -322,10 +324,6 @@ class ADKAgent:
         """Whether another process could go on with its runs: journal and sessions are where that one finds them."""
         journal = self.callstream.journal
         return journal.is_persistent and not journal.redacts and not self.sessions_are_in_memory
-
-    @property
-    def _can_keep(self) -> bool:
-        return self.continues and self.can_continue
 
     @property
     def apps(self) -> frozenset[str]:
