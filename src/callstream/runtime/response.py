@@ -215,12 +215,6 @@ class WithheldRun:
     def name_call(self, wanted: str) -> str:
         return self._ledger.name_for(wanted)
 
-    async def is_free(self, call_id: str) -> bool:
-        return True
-
-    async def free_call_id(self, wanted: str) -> str:
-        return self._ledger.name_for(wanted)
-
     def submit(
         self,
         events: Sequence[RunEvent] | EventsThen,
@@ -372,12 +366,14 @@ class Response:
             then(error)
 
     async def _rename(self, taken: str, events: Sequence[WireEvent | Kept], then: Then) -> None:
+        run = self.run
+        assert isinstance(run, RunCore), "what is withheld is not journaled, so no id of it can be taken"
         try:
             for event in events:
                 if isinstance(event, CallStarted):
                     call_id = self.call_ids[event.call_id]
-                    if call_id == taken or not await self.run.is_free(call_id):
-                        self._expect_call(event, await self.run.free_call_id(event.call_id))
+                    if call_id == taken or not await run.is_free(call_id):
+                        self._expect_call(event, await run.free_call_id(event.call_id))
         except Exception as error:  # noqa: BLE001  # the submitter gets it
             then(error)
         else:
