@@ -38,7 +38,7 @@ from callstream.errors import UsageError
 from callstream.runtime import Run
 from callstream.runtime.ownloop import run_function
 from callstream.tools import Progress, Tool, current_progress, is_tool, starts_early
-from callstream.tools.parameters import ProgressFilling
+from callstream.tools.parameters import positional_names, progress_filling
 from callstream.tools.schema import gemini_schema
 from callstream.tools.tool import annotations_of, resolved_signature, same_kind, without_parameter
 
@@ -225,7 +225,7 @@ def _fill_in(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     signature = resolved_signature(function)
     signature = signature.replace(parameters=[p for p in signature.parameters.values() if p.name != hidden.name])
-    made: Any = same_kind(function, ProgressFilling(function, hidden))
+    made: Any = same_kind(function, progress_filling(positional_names(function), hidden))
     functools.update_wrapper(made, function)
     made.__name__ = getattr(function, "__name__", type(function).__name__)
     made.__doc__ = without_parameter(inspect.getdoc(function), hidden.name)

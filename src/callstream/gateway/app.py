@@ -38,7 +38,7 @@ from callstream.gateway.settings import GatewaySettings, Upstream, Upstreams, le
 from callstream.gateway.whole import answer_id, whole_answer
 from callstream.guards import Verdict
 from callstream.journal import RunRow
-from callstream.runtime import Observers, Run
+from callstream.runtime import Run
 from callstream.runtime.questions import Decision, QuestionRef, Questions
 from callstream.server import ServerSettings, create_app
 from callstream.server.requests import Operator
@@ -159,6 +159,7 @@ class _Gateway:
         self, callstream: Callstream, upstreams: Upstreams, key: str | None, settings: GatewaySettings
     ) -> None:
         self._callstream = callstream
+        self._observers = callstream.observers
         self._upstreams = upstreams
         self._key = key
         self._settings = settings
@@ -190,10 +191,6 @@ class _Gateway:
         if self._key is None:
             return None
         return lambda request: Operator() if self._has_key(request, request.headers.get("authorization", "")) else None
-
-    @property
-    def _observers(self) -> Observers[Run]:
-        return self._callstream.observers
 
     def serves(self, path: str, method: str) -> bool:
         return self._upstreams.find(path, method) is not None

@@ -23,7 +23,7 @@ from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.queue import AppendQueue, Then, Waiting, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Store, StoreAway, Unstorable
+from callstream.journal.store import Store, StoreAway, Unstorable, at_once
 from callstream.journal.writer import Committed, Writer, with_process
 from callstream.waits import TimeLimit
 
@@ -452,7 +452,7 @@ class Inline:
     def _commit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
         loop = asyncio.get_running_loop()
         try:
-            committed = _done(self._store.commit([Append(run_id, rows, after)]))
+            committed = at_once(self._store.commit([Append(run_id, rows, after)]))
         except CallstreamError as error:
             loop.call_soon(then, error)
             return
@@ -500,16 +500,6 @@ def _after(opening: Coroutine[Any, Any, None], submit: Callable[[], None], then:
     task = asyncio.get_running_loop().create_task(open_and_submit())
     _opening.add(task)
     task.add_done_callback(_opening.discard)
-
-
-def _done(work: Coroutine[Any, Any, _T]) -> _T:
-    """What a coroutine that never waits returns."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    work.close()
-    raise RuntimeError("expected a store that does not wait")
 
 
 def _loop_factory() -> LoopFactory | None:

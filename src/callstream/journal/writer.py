@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -156,24 +156,24 @@ class Tables(Protocol):
         """The exclusive run that each of those threads has now, if it has one."""
         ...
 
-    async def rows(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
+    async def stored(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
         """Kind and body of those records; None if the run is compacted."""
         ...
 
-    async def events_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, int, str]]:
+    async def events_of(self, run_keys: Sequence[int]) -> Iterable[Sequence[Any]]:
         """Run key, kind and body of the records of those runs that are no pieces, in their order."""
         ...
 
-    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
-        """Runs that have not ended and whose process is dead, in the order of their keys. It cannot write to them any more
-        from now on.
+    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+        """Runs of others than that writer that have not ended and whose process is dead, in the order of their keys. It
+        cannot write to them any more from now on.
 
         ``run_id``: that one alone, if it is such a run. ``after``: those with a greater key.
         """
         ...
 
-    async def take_over(self, run_keys: Sequence[int]) -> None:
-        """Makes orphans, which this transaction has asked for, runs of this writer. Their epochs rise."""
+    async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
+        """Makes orphans, which this transaction has asked for, runs of that writer. Their epochs rise."""
 
     async def write(self, plan: Plan) -> None:
         """Raises Stale if anything is not as it was when the plan was made."""
@@ -240,7 +240,7 @@ class Writer:
                     self._others.add(run.run_id)  # it need not be read again and again
         if mine:
             await self._settle(tables, mine)
-            await tables.take_over([run.key for run in mine])
+            await tables.take_over(self.name, [run.key for run in mine])
         return [run.run_id for run in mine]
 
     async def sweep(self, tables: Tables, limit: int, now: float, patience: float) -> list[str]:
@@ -308,7 +308,7 @@ class Writer:
         self, tables: Tables, limit: int, after: int, run_id: str | None = None
     ) -> tuple[Sequence[RunFacts], int | None]:
         """So many after a key, and the key after which there may be more."""
-        found = list(await tables.orphans(limit, run_id, after))
+        found = list(await tables.orphans(self.name, limit, run_id, after))
         if self.log is not None and found:
             await self.log.fence({run.writer for run in found if run.writer is not None})
         return await self._with_last(found), found[-1].key if len(found) == limit else None
@@ -333,7 +333,7 @@ class Writer:
         Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
         """
         run, first, last = repeat.run, repeat.first, repeat.last
-        stored = await tables.rows(run.key, first, last)
+        stored = await tables.stored(run.key, first, last)
         if self.log is not None and stored is not None and not stored:
             rows = await self.log.read(run.key, run.writer, first - 1, last - first + 1)
             stored = [(kind, body) for _, seq, _, _, _, kind, body in rows if seq <= last]

@@ -80,7 +80,7 @@ def create_app(
     runs = RunRoutes(host, driver, health, access, settings, view)
     routes: list[Any] = [
         *runs.routes(),
-        *ChatRoutes(host, runs, health, access, settings, view).routes(),
+        *ChatRoutes(host, runs, access, settings, view).routes(),
         *CopilotKitRoutes(runs, access, settings, name).routes(),
     ]
     if settings.api:

@@ -20,9 +20,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from callstream.testing.encoders import ENCODERS, encode
-from callstream.testing.encoders.encoder import Carrying
-from callstream.testing.script import Finish, Parallel, Step, Text, ToolCall
+from callstream.testing.encoders import encode
+from callstream.testing.script import Carrying, Finish, Parallel, Step, Text, ToolCall, calls_of
 
 FunctionCall: TypeAlias = dict[str, Any]
 Frames: TypeAlias = list[bytes]
@@ -35,23 +34,23 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """``calls``: names and arguments that the tools are to be run with, in order.
 
     ``chunks``: Gemini's, each with one function call or several. ``steps``: the calls of the other wires.
-    ``carrying``: the piece of the first call, beside those of its arguments alone, that carries some of them.
     """
 
     name: str
     calls: tuple[tuple[str, dict[str, Any]], ...]
     chunks: tuple[FunctionCall | tuple[FunctionCall, ...], ...]
     steps: tuple[Step, ...]
-    carrying: Carrying | None = None
+
+    @property
+    def carrying(self) -> Carrying | None:
+        """The piece of the first call, beside those of its arguments alone, that carries some of them."""
+        return calls_of(self.steps[0])[0].carrying
 
     def frames(self, wire: str, *, first_id: int = 1) -> Frames:
         """The server-sent events of the response."""
         if wire == "gemini":
             return _gemini(self.chunks)
-        made = list(encode(wire, [*self.steps, Finish()], first_id=first_id))
-        if self.carrying is None:
-            return made
-        return ENCODERS[wire].carry(made, self.carrying)
+        return list(encode(wire, [*self.steps, Finish()], first_id=first_id))
 
     def bodies(self, wire: str, text: str = "Done.") -> list[Frames]:
         """The response, and the one that follows the results, in which the model ends its turn with a text."""
@@ -101,15 +100,13 @@ ODD = 'quote " newline \n emoji 🌊 separator \u2028 backslash \\'
 
 def _one(name: str, args: dict[str, Any], *chunks: FunctionCall, size: int = 3, **rest: Any) -> Shape:
     """A shape with one call of the tool ``alpha``."""
-    calls = (("alpha", args),)
-    streamed = not rest.pop("whole", False)
-    steps = (ToolCall("alpha", args, size=size, streamed=streamed),)
-    return Shape(name=name, calls=calls, chunks=chunks, steps=steps, **rest)
+    step = ToolCall("alpha", args, size=size, **rest)
+    return Shape(name=name, calls=(("alpha", args),), chunks=chunks, steps=(step,))
 
 
-def _two(name: str, first: ToolCall, second: ToolCall, *chunks: FunctionCall, **rest: Any) -> Shape:
+def _two(name: str, first: ToolCall, second: ToolCall, *chunks: FunctionCall) -> Shape:
     calls = tuple((call.name, call.args) for call in (first, second))
-    return Shape(name=name, calls=calls, chunks=chunks, steps=(first, second), **rest)
+    return Shape(name=name, calls=calls, chunks=chunks, steps=(first, second))
 
 
 _AX, _AY, _BY = (
@@ -166,8 +163,8 @@ SHAPES: tuple[Shape, ...] = (
         _END,
         carrying="first",
     ),
-    _one("whole call", {"a": "one two"}, {"name": "alpha", "args": {"a": "one two"}}, whole=True),
-    _one("whole call without arguments", {}, {"name": "alpha"}, whole=True),
+    _one("whole call", {"a": "one two"}, {"name": "alpha", "args": {"a": "one two"}}, streamed=False),
+    _one("whole call without arguments", {}, {"name": "alpha"}, streamed=False),
     _one(
         "whole call in one piece",
         {"a": "one two"},
@@ -183,12 +180,11 @@ SHAPES: tuple[Shape, ...] = (
     _two("two calls of two tools", _AX, _BY, *_STREAMED_AX, *called("beta", *text("$.b", "y"))),
     _two(
         "A's last piece carries data, then B",
-        _AX,
+        msgspec.structs.replace(_AX, carrying="last"),
         _BY,
         {"name": "alpha", **_MORE},
         pieces(piece("$.a", stringValue="x")),
         *called("beta", *text("$.b", "y")),
-        carrying="last",
     ),
     _two("streamed A, whole B", _AX, _WHOLE_BY, *_STREAMED_AX, {"name": "beta", "args": {"b": "y"}}),
     _two("streamed A, whole A", _AX, _WHOLE_AY, *_STREAMED_AX, {"name": "alpha", "args": {"a": "y"}}),
@@ -210,10 +206,6 @@ class ShapeTools:
     def __init__(self) -> None:
         self.ran: list[tuple[str, dict[str, Any]]] = []
 
-    def _run(self, name: str, arguments: dict[str, tuple[Any, Any]]) -> int:
-        self.ran.append((name, {key: value for key, (value, default) in arguments.items() if value != default}))
-        return len(self.ran)
-
     def functions(self) -> list[Callable[..., int]]:
         def alpha(  # noqa: PLR0917  # a model gives them by name
             a: str = "-",
@@ -225,18 +217,15 @@ class ShapeTools:
             z: str | None = "-",
         ) -> int:
             """Takes anything."""
-            arguments = {
-                "a": (a, "-"),
-                "b": (b, "-"),
-                "o": (o, None),
-                "items": (items, None),
-                "n": (n, -1),
-                "f": (f, True),
-            }
-            return self._run("alpha", {**arguments, "z": (z, "-")})
+            return self._run("alpha", a=a, b=b, o=o, items=items, n=n, f=f, z=z)
 
         def beta(b: str) -> int:
             """Takes a string."""
-            return self._run("beta", {"b": (b, "-")})
+            return self._run("beta", b=b)
 
         return [alpha, beta]
+
+    def _run(self, name: str, **arguments: Any) -> int:
+        defaults = {"a": "-", "b": "-", "o": None, "items": None, "n": -1, "f": True, "z": "-"}
+        self.ran.append((name, {key: value for key, value in arguments.items() if value != defaults[key]}))
+        return len(self.ran)

@@ -23,8 +23,8 @@ from callstream.errors import JournalError
 from callstream.events import Record, in_order
 from callstream.journal.archive.objects import ArchiveAway, ObjectMissing, Objects, Unnamed
 from callstream.journal.follow import Folded, Page
-from callstream.journal.rows import call_with_pieces, find_folded_range, from_json, record_of
-from callstream.journal.store import CallFilter, StoreReader
+from callstream.journal.rows import Source, call_with_pieces, find_folded_range, from_json
+from callstream.journal.store import CallFilter, Head, StoreReader
 from callstream.journal.whole import (
     NONCE_BYTES,
     Due,
@@ -265,8 +265,12 @@ class ArchivedReader:
         return [record for run_id in run_ids for record in found.get(run_id, ())]
 
     async def call(self, call_id: str) -> Call | None:
-        call = await self._store.call(call_id)
-        if call is None or call.run_id is None or not self._archive.is_named:
+        """The call with its arguments."""
+        found = await self._store.call_log(call_id)
+        if found is None:
+            return None
+        call = call_with_pieces(found.call, found.rows)
+        if call.run_id is None or not self._archive.is_named:
             return call
         run = (await self._archive.read([call.run_id])).get(call.run_id)
         whole = next((each for each in run.calls if each.call_id == call_id), None) if run is not None else None
@@ -331,12 +335,7 @@ def _page(run: WholeRun, after: int, limit: int, *, is_first: bool) -> Page | Fo
 
 
 def _records(run: WholeRun, rows: Sequence[WholeRecord]) -> list[Record]:
-    sources = {number: source for number, *source in run.sources}
+    sources = {number: Source(*source) for number, *source in run.sources}
     call_ids = {call.number: call.call_id for call in run.calls}
-    found = []
-    for seq, at_ms, number, call, kind, body, first_seq in rows:
-        response_id, author, message_id = sources.get(number, (None, None, None))
-        call_id = None if call is None else call_ids.get(call)
-        columns = (seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq)
-        found.append(record_of(run.run_id, run.started_at, columns))
-    return found
+    head = Head(run.run_id, run.key, run.started_at, run.compacted, run.writer, sources, call_ids)
+    return [head.record(row) for row in rows]
