@@ -270,7 +270,8 @@ class ADKAgent:
         ``exclusive``: raises ThreadBusy if the thread has an active run. Raises AnswerRefused if the client brings nothing
         but answers, and one of them cannot be given to google-adk.
         """
-        thread = app_name, user_id, _ = self._thread_of(given, principal)
+        thread = self._thread_of(given, principal)
+        app_name, user_id, _ = thread
         if self._idle is not None:
             self._idle.use(thread)
             await self.callstream.journal.open()
