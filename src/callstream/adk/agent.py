@@ -270,7 +270,8 @@ class ADKAgent:
         ``exclusive``: raises ThreadBusy if the thread has an active run. Raises AnswerRefused if the client brings nothing
         but answers, and one of them cannot be given to google-adk.
         """
-        thread = app_name, user_id, _ = self._thread_of(given, principal)
+        thread = self._thread_of(given, principal)
+        app_name, user_id, _ = thread
         if self._idle is not None:
             self._idle.use(thread)
             await self.callstream.journal.open()
@@ -283,7 +284,9 @@ class ADKAgent:
         run = await self.callstream.begin(
             RunStarted(given.thread_id, user_id, self._input_to_keep(turn, credentials), exclusive),
             given.run_id,
-            kept=self._all_input(given, turn.heard) if self._can_keep and not credentials else None,
+            kept=self._all_input(given, turn.heard)
+            if self.continues and self.can_continue and not credentials
+            else None,
             as_current=False,
             host_traces=True,
             numbered=True,
@@ -322,10 +325,6 @@ class ADKAgent:
         """Whether another process could go on with its runs: journal and sessions are where that one finds them."""
         journal = self.callstream.journal
         return journal.is_persistent and not journal.redacts and not self.sessions_are_in_memory
-
-    @property
-    def _can_keep(self) -> bool:
-        return self.continues and self.can_continue
 
     @property
     def apps(self) -> frozenset[str]:

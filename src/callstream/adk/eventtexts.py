@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
+import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
@@ -38,7 +39,7 @@ from google.genai import types
 
 from callstream.adk.calls import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Speaker, Step, guard
-from callstream.adk.partials import append_text, as_written, signature_of
+from callstream.adk.partials import append_text, as_written, end_response, signature_of
 from callstream.adk.tapping import is_watched
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver
@@ -190,8 +191,7 @@ class _Answer:
             else:
                 append_text(self._transcript, part.text or "", bool(part.thought))
         self._lost()
-        usage = event.usage_metadata.model_dump(mode="json", exclude_none=True) if event.usage_metadata else None
-        self._transcript.end_response(event.finish_reason.name if event.finish_reason else None, usage)
+        end_response(self._transcript, event)
         await self._response.record(self._transcript.pop())
         for function_call_id, local in bound:
             self._invocation.known_calls.bind(self._step.speaker, function_call_id, self._response.call_ids[local])
@@ -248,12 +248,11 @@ def _said_or_shown(event: Event) -> list[types.Part]:
 # does the text of an ``after_agent_callback``, which google-adk does not count as the agent's.
 
 
-class _Output:
+class _Output(msgspec.Struct):
     """What one run of an agent has said until now."""
 
-    def __init__(self, key: str, text: str) -> None:
-        self.key = key
-        self.text = text
+    key: str
+    text: str
 
 
 class OutputKeys:

@@ -486,5 +486,4 @@ def _decision_about(context: ToolContext) -> dict[str, Any] | None:
         return None
     if not isinstance(decided.payload, dict) or "result" not in decided.payload:
         return {"error": REFUSED}
-    result = decided.payload["result"]
-    return result if isinstance(result, dict) else {"result": result}
+    return _as_response(decided.payload["result"])

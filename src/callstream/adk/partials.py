@@ -388,10 +388,7 @@ class PartialReader:
         if chunks or not is_normal:
             self._waiting.clear()
         if not self._calls:
-            usage = (
-                response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
-            )
-            self._transcript.end_response(finish, usage)
+            end_response(self._transcript, response)
 
     def _decide_call(
         self, known: _PartialCall, chunk: types.FunctionCall, response: LlmResponse, finish: str | None
@@ -472,6 +469,11 @@ def append_text(transcript: Transcript, text: str, is_thought: bool) -> None:
         transcript.append_reasoning(text)
     elif text:
         transcript.append_text(text)
+
+
+def end_response(transcript: Transcript, response: LlmResponse) -> None:
+    usage = response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
+    transcript.end_response(response.finish_reason.name if response.finish_reason else None, usage)
 
 
 def _trouble(response: LlmResponse) -> str | None:

@@ -47,6 +47,7 @@ from callstream.adk.tools import (
     watch_generators,
     with_progress,
 )
+from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.runtime import Run, current_run
@@ -54,15 +55,6 @@ from callstream.runtime.run import ModelCall, current_model_call
 from callstream.wire.gemini.decoding import CONTINUES
 
 logger = logging.getLogger("callstream")
-
-
-class _PluginSettings(msgspec.Struct, frozen=True):
-    """The settings of a plugin; ``CallstreamPlugin`` says what each means."""
-
-    on_truncated: OnTruncated = "tell_model"
-    repair_signatures: bool = True
-    closes_callstream: bool = False
-    stream_arguments: bool = True
 
 
 class _Followed(msgspec.Struct, frozen=True, eq=False):
@@ -104,7 +96,10 @@ class CallstreamPlugin(BasePlugin):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream
         callstream.engine.has_host = True
-        self.settings = _PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
+        self.on_truncated: OnTruncated = on_truncated
+        self.repair_signatures = repair_signatures
+        self.stream_arguments = stream_arguments
+        self._closes_callstream = closes_callstream
         self.left_behind = callstream.left_behind
         self.trusts_mcp_hints = False
         """Whether tools of MCP servers are what they say of themselves."""
@@ -140,8 +135,7 @@ class CallstreamPlugin(BasePlugin):
         if incoming is not None and incoming.has_nothing_new:
             return types.Content(role="model", parts=[])
         joined = self._outer_run()
-        session = invocation_context.session
-        given_up = [] if joined else await self.left_behind.find(session.id, session.user_id)
+        given_up = await self._given_up(joined, invocation_context)
         run = joined or await open_run(self.callstream, invocation_context)
         run.host_traces = True  # from now on, google-adk has spans for its agents and tools
         within = current_agent_tool.get() if joined is not None else None
@@ -158,11 +152,19 @@ class CallstreamPlugin(BasePlugin):
             self._endings.watch(invocation, invocation_context)
         invocation.given_up = given_up
         if joined is None:
-            await give_up_rewound(run, session)
+            await give_up_rewound(run, invocation_context.session)
         if incoming is not None:
             invocation.is_resumed = incoming.is_answer
-            await incoming.record(run, invocation_context)
+            await self._record(incoming, run, invocation_context)
         return None
+
+    async def _given_up(self, joined: Run | None, context: InvocationContext) -> list[Call]:
+        """Calls that a process left behind in the thread when it died."""
+        session = context.session
+        return [] if joined else await self.left_behind.find(session.id, session.user_id)
+
+    async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
+        await incoming.record(run, context)
 
     def _outer_run(self) -> Run | None:
         """The run that the program, or the tool whose agent it is, has opened around an invocation."""
@@ -198,7 +200,7 @@ class CallstreamPlugin(BasePlugin):
         withholds = bool(self._judges.of_model(context))
         filters = [] if withholds else self._judges.text_filters(context)
         try:
-            step = await live.read(event, self.settings.on_truncated, withholds=withholds, text_filters=filters)
+            step = await live.read(event, self.on_truncated, withholds=withholds, text_filters=filters)
         except RunOver:
             return None
         if invocation.failure is not None:
@@ -226,7 +228,7 @@ class CallstreamPlugin(BasePlugin):
     async def close(self) -> None:
         """Waits for ends that are being written. It stops no run: that may be one of another Runner with this plugin."""
         await self._endings.wait()
-        if self.settings.closes_callstream:
+        if self._closes_callstream:
             await self.callstream.aclose()
 
     def forget(self, run: Run) -> None:
@@ -236,7 +238,7 @@ class CallstreamPlugin(BasePlugin):
 
     def _leave(self, invocation: Invocation) -> None:
         self._invocations.pop(invocation.invocation_id, None)
-        invocation.ends_by_itself()
+        invocation.watches.close()
 
     async def _end(self, known: _Followed, error: BaseException | None) -> None:
         invocation = known.invocation
@@ -314,14 +316,14 @@ class CallstreamPlugin(BasePlugin):
             # google-adk lets plugins see what a user says to a live model; the answer comes as events.
             live.tools[callback_context.agent_name] = functions
             watch_generators(llm_request.tools_dict)
-            await self._tell_left_behind(invocation)
+            invocation.given_up = await self.left_behind.tell(invocation.given_up)
             for content in llm_request.contents:
                 await live.hear(content)
             return None
-        streamed = streamed_names(llm_request.tools_dict) if self.settings.stream_arguments else frozenset()
+        streamed = streamed_names(llm_request.tools_dict) if self.stream_arguments else frozenset()
         collect_generators(llm_request.tools_dict)
-        await self._tell_left_behind(invocation)
-        if self.settings.repair_signatures:
+        invocation.given_up = await self.left_behind.tell(invocation.given_up)
+        if self.repair_signatures:
             author, run = callback_context.agent_name, invocation.run
             has_signed = invocation.has_signed(author)
             await repair(llm_request, callback_context.session, run, author=author, has_signed=has_signed)
@@ -364,9 +366,6 @@ class CallstreamPlugin(BasePlugin):
             self._warned_of.add((name, "litellm"))
             logger.warning("agent %s: %s: the model is read from its partial events", name, why)
 
-    async def _tell_left_behind(self, invocation: Invocation) -> None:
-        invocation.given_up = await self.left_behind.tell(invocation.given_up)
-
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
@@ -388,7 +387,7 @@ class CallstreamPlugin(BasePlugin):
             await step.record_nameless()
         except RunOver:
             return None
-        guard(invocation, step, llm_response, self.settings.on_truncated)
+        guard(invocation, step, llm_response, self.on_truncated)
         return None
 
     async def on_model_error_callback(
@@ -451,19 +450,15 @@ def _new_call_id() -> str:
 class HostedPlugin(CallstreamPlugin):
     """Finds a run there with the client's messages in it already, and asks no model while calls of its last turn wait."""
 
-    _answering: frozenset[str] = frozenset()
-    """The invocations that begin with answers. Their context may have the message with which they began at first."""
-    _said_of: frozenset[str] = frozenset()
-
     def __init__(self, callstream: Callstream, given: CallstreamPlugin | None, options: AgentOptions) -> None:
         """``given``: the one that the application has registered itself. Either may turn streaming off."""
-        settings = _PluginSettings() if given is None else given.settings
+        like = given or CallstreamPlugin(callstream)
         super().__init__(
             callstream,
-            name="callstream" if given is None else given.name,
-            on_truncated=settings.on_truncated,
-            repair_signatures=settings.repair_signatures,
-            stream_arguments=settings.stream_arguments and options["stream_arguments"],
+            name=like.name,
+            on_truncated=like.on_truncated,
+            repair_signatures=like.repair_signatures,
+            stream_arguments=like.stream_arguments and options["stream_arguments"],
         )
         self.trusts_mcp_hints = options["trust_mcp_hints"]
         self._join_text = options["join_text"]
@@ -472,8 +467,8 @@ class HostedPlugin(CallstreamPlugin):
         seeing = self._judges.of_pieces(context)
         joins = not seeing if self._join_text is None else self._join_text
         name = "" if context.agent is None else context.agent.name
-        if name not in self._said_of:
-            self._said_of |= {name}
+        if (name, "joined text") not in self._warned_of:
+            self._warned_of.add((name, "joined text"))
             if joins:
                 logger.info(
                     "agent %s: text of its model is shown from the wire; google-adk gets it by the passage", name
@@ -486,21 +481,16 @@ class HostedPlugin(CallstreamPlugin):
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
-        if any(part.function_response is not None for part in user_message.parts or ()):
-            self._answering |= {invocation_context.invocation_id}
+        # Not by what the context has later: that may be the message with which a resumed invocation began at first.
+        self._incoming[invocation_context.invocation_id] = Incoming(user_message)
         return None
 
-    async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
-        ended = await super().before_run_callback(invocation_context=invocation_context)
-        invocation = self.invocation(invocation_context.invocation_id)
-        given = current_input.get()
-        agent = invocation_context.agent
-        if invocation is not None and given is not None and agent is not None and given.agent_name == agent.name:
-            invocation.given_up = list(given.given_up)
-        if invocation is not None:
-            invocation.is_resumed = invocation.invocation_id in self._answering
-        self._answering -= {invocation_context.invocation_id}
-        return ended
+    async def _given_up(self, joined: Run | None, context: InvocationContext) -> list[Call]:
+        given, agent = current_input.get(), context.agent
+        return list(given.given_up) if given and agent and given.agent_name == agent.name else []
+
+    async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
+        """The run has it already."""
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest

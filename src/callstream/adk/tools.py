@@ -161,11 +161,8 @@ def with_progress(tool: Any) -> Any:
     """
     if type(tool) in (FunctionTool, LongRunningFunctionTool, StreamingTool):
         filled = _fill_in(tool.func)
-        return (
-            in_thread(tool, tool.func)
-            if filled is tool.func
-            else in_thread(_stand_in(type(tool)(filled), tool), tool.func)
-        )
+        made = tool if filled is tool.func else _stand_in(type(tool)(filled), tool)
+        return in_thread(made, tool.func)
     if isinstance(tool, BaseTool | BaseToolset):
         return tool
     filled = _fill_in(tool)

@@ -109,7 +109,8 @@ class RunCore(ABC):
         *,
         rejected: OnRejected | None = None,
     ) -> None:
-        rejected = engine.settings.rejected if rejected is None else rejected
+        settings = engine.settings
+        rejected = settings.rejected if rejected is None else rejected
         check_rejected(rejected)
         self.engine = engine
         self.thread_id = thread_id
@@ -136,7 +137,7 @@ class RunCore(ABC):
             engine.journal,
             run_id,
             self._ledger,
-            engine.text_limits,
+            TextLimits(max_args_bytes=settings.max_args_bytes, max_run_bytes=settings.max_run_bytes),
             apply=self._apply,
             on_excess=self._end_at_limit,
         )
@@ -148,8 +149,7 @@ class RunCore(ABC):
         """Calls what will record something, together with what other runs want to record: see ``Journal.schedule``."""
         self.directory = Directory(engine.journal, thread_id, principal)
         """Which call of the thread an id means."""
-        self._answers = Answers(self._ledger, engine.journal, self.directory)
-        settings = engine.settings
+        self._answers = Answers(self._ledger, self.directory)
         self._feeds = ProgressFeeds(
             self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
         )

@@ -69,7 +69,8 @@ class TextFilter:
     """
 
     def __init__(self, judge: Judge) -> None:
-        self._new_passage: Callable[[], _Passage] = lambda: _Judged(judge)
+        self.passage: Callable[[], _Passage] = lambda: _Judged(judge)
+        """Begins a passage."""
 
     @classmethod
     def redacting(
@@ -97,15 +98,12 @@ class TextFilter:
             raise UsageError(f"the pattern {secrets.pattern!r} matches the empty text")
         pattern, held = secrets, hold
         made = cls(lambda text, is_end: (text, ""))
-        made._new_passage = lambda: _Redacted(pattern, by, held)
+        made.passage = lambda: _Redacted(pattern, by, held)
         return made
-
-    def passage(self) -> _Passage:
-        return self._new_passage()
 
     def whole(self, text: str) -> str:
         """What is shown of a text that is whole."""
-        return self._new_passage().feed(text, True)
+        return self.passage().feed(text, True)
 
 
 class _Judged:
@@ -215,12 +213,6 @@ class WithheldRun:
         return self._ledger[call_id]
 
     def name_call(self, wanted: str) -> str:
-        return self._ledger.name_for(wanted)
-
-    async def is_free(self, call_id: str) -> bool:
-        return True
-
-    async def free_call_id(self, wanted: str) -> str:
         return self._ledger.name_for(wanted)
 
     def submit(
@@ -374,12 +366,14 @@ class Response:
             then(error)
 
     async def _rename(self, taken: str, events: Sequence[WireEvent | Kept], then: Then) -> None:
+        run = self.run
+        assert isinstance(run, RunCore), "what is withheld is not journaled, so no id of it can be taken"
         try:
             for event in events:
                 if isinstance(event, CallStarted):
                     call_id = self.call_ids[event.call_id]
-                    if call_id == taken or not await self.run.is_free(call_id):
-                        self._expect_call(event, await self.run.free_call_id(event.call_id))
+                    if call_id == taken or not await run.is_free(call_id):
+                        self._expect_call(event, await run.free_call_id(event.call_id))
         except Exception as error:  # noqa: BLE001  # the submitter gets it
             then(error)
         else:
