@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import CONNECTION, HEARTBEAT, STREAMS, EventStream, Outlet, Pulse
+from callstream.server.streams import CONNECTION, HEARTBEAT, STREAMS, EventStream, Pulse
 
 from .serving import serving
 
@@ -92,35 +92,34 @@ class OneConnection:
         self.written.append(piece)
 
 
-async def test_an_outlet_is_open_while_nothing_else_is_being_sent() -> None:
-    connection, outlet = OneConnection(), Outlet()
+async def test_a_stream_is_free_while_nothing_else_is_being_sent() -> None:
+    connection = OneConnection()
     begun, more = asyncio.Event(), asyncio.Event()
     seen: list[bool] = []
 
     async def waiting() -> AsyncGenerator[bytes, None]:
-        seen.append(outlet.is_free)
-        outlet.write(b"straight")
+        seen.append(stream.is_free)
+        stream.write(b"straight")
         begun.set()
         await more.wait()
         yield b"data: 1\n\n"
 
     async def send(message: dict[str, Any]) -> None:
         if message.get("body"):
-            seen.append(outlet.is_free)
+            seen.append(stream.is_free)
 
-    assert not outlet.is_free
-    stream = EventStream(
-        waiting(), Pulse(ServerSettings()), run_id="r", watching=nullcontext(), held=ExitStack(), outlet=outlet
-    )
+    pulse = Pulse(ServerSettings())
+    stream = EventStream(waiting(), pulse, run_id="r", watching=nullcontext(), held=ExitStack())
+    assert not stream.is_free
     responding = asyncio.create_task(stream({"type": "http", "state": {CONNECTION: connection}}, receive, send))
     await begun.wait()
     connection.is_free = False
-    assert not outlet.is_free
+    assert not stream.is_free
     connection.is_free = True
     more.set()
     await responding
-    outlet.write(b"too late")
-    assert not outlet.is_free
+    stream.write(b"too late")
+    assert not stream.is_free
     assert seen == [True, False]
     assert connection.written == [b"straight"]
 

@@ -13,7 +13,7 @@ import pytest
 from callstream import Callstream, open_journal
 from callstream.server import ServerSettings
 from callstream.server.agent import FunctionHost
-from callstream.server.streams import Joins, Outlet, live
+from callstream.server.streams import Client, Joins, live
 from tests.agui.model import StrictClient
 from tests.clock import skip, skipping
 from tests.journal.zombie import zombie
@@ -238,7 +238,7 @@ async def test_every_event_has_an_id_and_the_last_of_a_record_its_number(cs: Cal
             await stream.all()
         host = FunctionHost(agent.run, cs)
         snapshot = partial(Joins(cs.journal, host.view).snapshot, [])
-        told = live(cs.journal, stream.run_id, host.view, host.presentation(None), Outlet(), snapshot=snapshot)
+        told = live(cs.journal, stream.run_id, host.view, Client(host.presentation(None), snapshot))
         frames = [frame async for frame in told]
         told = []
         for frame in b"".join(frames).decode().removesuffix("\n\n").split("\n\n"):

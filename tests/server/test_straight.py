@@ -10,7 +10,7 @@ import pytest
 
 from callstream import Callstream, current_run
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, MessageStarted
-from callstream.server.streams import Outlet
+from callstream.server.streams import EventStream
 
 from .serving import run_input, served
 
@@ -54,14 +54,14 @@ async def ask(port: int, version: bytes, began: asyncio.Event, go: asyncio.Event
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_every_version_of_http_is_sent_what_it_reads(version: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = 0
-    write = Outlet.write
+    write = EventStream.write
 
-    def counting(outlet: Outlet, frame: bytes) -> None:
+    def counting(stream: EventStream, frame: bytes) -> None:
         nonlocal straight
         straight += 1
-        write(outlet, frame)
+        write(stream, frame)
 
-    monkeypatch.setattr(Outlet, "write", counting)
+    monkeypatch.setattr(EventStream, "write", counting)
     began, go = asyncio.Event(), asyncio.Event()
     async with Callstream() as cs, served(writing(cs, began, go), callstream=cs) as server:
         head, body = await ask(server.port, version, began, go)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -172,7 +172,7 @@ class Endpoint:
         )
         self._pulse = Pulse(self._settings)
         self._agents = WeakSet([agent])
-        self._servers: dict[int, tuple[ADKAgent, _AgentServer]] = {}
+        self._servers: dict[ADKAgent, _AgentServer] = {}
 
     def add_to(self, app: FastAPI | APIRouter, path: str, options: dict[str, Any]) -> None:
         below = path.rstrip("/")
@@ -275,9 +275,9 @@ class Endpoint:
         return chosen or self._agent, given
 
     def _server(self, agent: ADKAgent) -> _AgentServer:
-        if id(agent) not in self._servers:
-            self._servers[id(agent)] = (agent, _AgentServer(agent, self._settings))
-        return self._servers[id(agent)][1]
+        if agent not in self._servers:
+            self._servers[agent] = _AgentServer(agent, self._settings)
+        return self._servers[agent]
 
 
 class _AgentServer:
@@ -290,27 +290,27 @@ class _AgentServer:
     def __init__(self, agent: ADKAgent, settings: ServerSettings) -> None:
         journal = agent.callstream.journal
         driver = driver_for(agent, settings, logs_failures=True)
-        health = JournalHealth(journal, settings.journal_seconds)
-        self._joining = RunRoutes(agent, driver, health, Access(_joining_user, agent), settings)
-        self._running = RunRoutes(agent, driver, health, Access(None, agent), settings)
+        self._health = JournalHealth(journal, settings.journal_seconds)
+        self._joining = RunRoutes(agent, driver, self._health, Access(_joining_user, agent), settings)
+        self._running = RunRoutes(agent, driver, self._health, Access(None, agent), settings)
 
     async def connect(self, request: Request) -> Response:
-        try:
-            return await self._joining.connect(request)
-        except Problem as problem:
-            return problem_response(problem)
+        return await self._answer(self._joining.connect(request))
 
     async def stop(self, request: Request) -> Response:
-        try:
-            return await self._running.stop(request)
-        except Problem as problem:
-            return problem_response(problem)
+        return await self._answer(self._running.stop(request))
 
     async def run(self, given: RunAgentInput, owner: str, last_event_id: str | None = None) -> Response:
         """Runs the agent, or gives ``owner`` the run that this request has begun before."""
+        return await self._answer(self._begin(given, owner, last_event_id))
+
+    async def _begin(self, given: RunAgentInput, owner: str, last_event_id: str | None) -> Response:
+        check_ids(given)
+        return await self._running.begin(given, None, owner=owner, last_event_id=last_event_id)
+
+    async def _answer(self, answering: Coroutine[Any, Any, Response]) -> Response:
         try:
-            check_ids(given)
-            return await self._running.begin(given, None, owner=owner, last_event_id=last_event_id)
+            return await self._health.guard(answering)
         except Problem as problem:
             # The active run may be another user's, whose thread has the same name: who knew its id could stop it.
             return problem_response(_BUSY if problem.code == _BUSY.code else problem)

@@ -52,7 +52,6 @@ from callstream.agui.translator import (
     View,
     progress_of,
     result_of,
-    result_text,
     sent_as,
     thought_id,
 )
@@ -63,11 +62,10 @@ from callstream.events import (
     MessageReceived,
     MessageStarted,
     Record,
-    RunEvent,
     RunStarted,
     in_order,
 )
-from callstream.view import AnswerView, CallView, InputView, MessageView, Part, Passage, RunView, condensed
+from callstream.view import AnswerView, CallView, InputView, MessageView, Part, RunView, condensed
 
 _INSTRUCTIONS: Final[dict[str, type[SystemMessage | DeveloperMessage]]] = {
     "system": SystemMessage,
@@ -85,67 +83,48 @@ _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
 _LIVES: Final = (SubagentStarted, SubagentFinished, SubagentError)
 
 
-class Onlooker:
+class Onlooker(Translator):
     """A run for a client that did not ask for it: what the translator says, and what else a client sent.
 
-    ``known``: the ids of messages that were sent before. No text is kept here.
+    ``known``: the ids of messages that were sent before. Another client's message has no event of its own: the client gets
+    it with a snapshot of them all, see ``snapshot_at``. No text is kept here.
     """
 
     def __init__(self, view: View | None = None, known: Iterable[str] = ()) -> None:
-        self.view = view or View()
-        self._translator = Translator(self.view)
+        super().__init__(view)
         self._input = RunInput()
         self._known = set(known)
-        self._has_message = False
-
-    @property
-    def snapshot_at(self) -> int | None:
-        """Where among the events of the last record a snapshot of all messages belongs; None if that has to have none."""
-        return 0 if self._has_message else self._translator.snapshot_at
-
-    def may_want_snapshot(self, record: Record) -> bool:
-        """Whether ``feed`` may set ``snapshot_at`` for this record."""
-        return isinstance(record.event, MessageReceived) or self._translator.may_want_snapshot(record)
 
     @classmethod
-    def resume(cls, run: RunView, view: View, known: Iterable[str]) -> Self:
+    def resume(cls, run: RunView, view: View | None = None, known: Iterable[str] = ()) -> Self:
         """The onlooker that has been fed all records of which this is the view."""
-        onlooker = cls(view, known)
-        onlooker._translator = Translator.resume(run, view)
+        onlooker = super().resume(run, view)
+        onlooker._known.update(known)
         onlooker._input = RunInput(run.run_id, run.input)
         onlooker._input.messages(run)
         return onlooker
 
-    def feed(self, record: Record) -> tuple[list[AguiEvent], Message | None]:
-        """The record's events for a client, or a message of another client, for which there are no events.
+    def may_want_snapshot(self, record: Record) -> bool:
+        return isinstance(record.event, MessageReceived) or super().may_want_snapshot(record)
 
-        The client gets such a message with a snapshot of them all, see ``snapshot_at``.
-        """
-        self._has_message = False
-        events = [*self._translator.feed(record), *self._answers(record.event)]
+    def feed(self, record: Record) -> list[AguiEvent]:
+        events = super().feed(record)
         match record.event:
             case RunStarted(input=run_input):
                 self._input = RunInput(record.run_id, run_input)
-            case MessageStarted() | CallReturned() | CallFailed():
+            case MessageStarted():
                 self._input.is_over = True
+            case CallReturned() | CallFailed() as outcome:
+                self._input.is_over = True
+                if sent_as(outcome) is not None and outcome.call_id not in self._run.calls:
+                    # Only the client has it that sent it. Without metadata, for there it has none either.
+                    events.append(result_of(outcome, self.view))
             case MessageReceived() as received:
                 message = self._input.message(received, record.seq)
                 if message is not None and message.id not in self._known:
                     self._known.add(message.id)
-                    self._has_message = True
-                    return events, message
-        return events, None
-
-    def _answers(self, event: RunEvent) -> list[AguiEvent]:
-        """An answer that only the client has which sent it. Without metadata, for there it has none either."""
-        match event:
-            case CallReturned(message_id=str(message_id)) | CallFailed(message_id=str(message_id)):
-                if self._translator.knows(event.call_id):
-                    return []  # all clients have it
-                content = result_text(event, self.view)
-                return [ToolCallResult(message_id=message_id, tool_call_id=event.call_id, content=content)]
-            case _:
-                return []
+                    self.snapshot_at = 0
+        return events
 
 
 class Conversation:
@@ -225,7 +204,7 @@ class Conversation:
         elif self._onlooker is None:
             self._onlooker = self.onlooker
         self._apply(record)
-        events, _ = self._onlooker.feed(record)
+        events = self._onlooker.feed(record)
         if self._onlooker.snapshot_at is not None:
             events.insert(self._onlooker.snapshot_at, self.snapshot())
         return events
@@ -275,20 +254,13 @@ def _first_open(run: RunView, calls: Sequence[CallView]) -> int | None:
 
     ``calls``: those that are whole, and that clients still take to be written.
     """
-    starts = [
-        _begin_of(run.messages[part.message_id], ("reasoning",) if _kind(part) == "reasoning" else ("text", "call"))
-        for part in (*run.open_parts, *calls)
-    ]
+    starts = [_begin_of(part, run.messages[part.message_id]) for part in (*run.open_parts, *calls)]
     return min(starts, default=None)
 
 
-def _begin_of(message: MessageView, kinds: tuple[str, ...]) -> int:
+def _begin_of(part: Part, message: MessageView) -> int:
     """Where a client's message begins: a model's message is one of reasoning, and one of text and calls."""
-    return next(part.first_seq for part in message.parts if _kind(part) in kinds)
-
-
-def _kind(part: Part) -> str:
-    return part.kind if isinstance(part, Passage) else "call"
+    return (message.passages("reasoning") if part.kind == "reasoning" else message.spoken)[0].first_seq
 
 
 def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple[Message, ...]:
@@ -315,8 +287,8 @@ def _emptied(messages: tuple[Message, ...], run: RunView) -> tuple[Message, ...]
     """Reasoning that is void, without its text, for a snapshot that would have none: clients then keep what they have."""
     if any(isinstance(message, ReasoningMessage) for message in messages):
         return ()
-    void = [message for message in run.void.values() if message.reasoning]
-    return tuple(msgspec.structs.replace(reasoning_message(message), content="") for message in void[:1])
+    void = [message for message in run.void.values() if message.passages("reasoning")]
+    return tuple(msgspec.structs.replace(_reasoning_message(message), content="") for message in void[:1])
 
 
 def _with_own(
@@ -395,7 +367,7 @@ class _Layout:
         for spoken in run.messages.values():
             self._add_message(spoken, placed)
         for answer in run.answers.values():
-            self._add_answer(answer, placed)
+            self._add_course(answer, 0, placed)
         placed.sort(key=itemgetter(0, 1))
         for seq, _, each in placed:
             if isinstance(each, ToolCallResult):
@@ -407,26 +379,20 @@ class _Layout:
                 self.left_out |= {each.id, *(call.id for call in _calls_of(each))}
 
     def _add_message(self, message: MessageView, placed: list[_Placed]) -> None:
-        reasoning = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"]
-        spoken = message.spoken
-        if reasoning:
-            placed.append((reasoning[0].first_seq, 0, reasoning_message(message)))
-        if spoken:
+        if reasoning := message.passages("reasoning"):
+            placed.append((reasoning[0].first_seq, 0, _reasoning_message(message)))
+        if spoken := message.spoken:
             placed.append((spoken[0].first_seq, 0, _assistant_message(message)))
         for call in message.calls:
-            if call.progress_seq:
-                placed.append((call.progress_first_seq, call.first_seq, _activity(call)))
-            if call.outcome is not None:
-                result = result_of(call, call.outcome, self._view, Metadata(call.outcome_seq), agent_of(call))
-                placed.append((call.outcome_seq, call.first_seq, result))
+            self._add_course(call, call.first_seq, placed)
 
-    def _add_answer(self, answer: AnswerView, placed: list[_Placed]) -> None:
-        if answer.progress_seq:
-            placed.append((answer.progress_first_seq, 0, _activity(answer)))
-        if answer.outcome is not None:
-            # The client that sent it has it without metadata.
-            metadata = None if sent_as(answer.outcome) else Metadata(answer.outcome_seq)
-            placed.append((answer.outcome_seq, 0, result_of(answer, answer.outcome, self._view, metadata)))
+    def _add_course(self, call: CallView | AnswerView, call_seq: int, placed: list[_Placed]) -> None:
+        if call.progress_seq:
+            placed.append((call.progress_first_seq, call_seq, _activity(call)))
+        if call.outcome is not None:
+            is_sent = isinstance(call, AnswerView) and sent_as(call.outcome) is not None
+            metadata = None if is_sent else Metadata(call.outcome_seq)  # the client that sent it has it without
+            placed.append((call.outcome_seq, call_seq, result_of(call.outcome, self._view, metadata, agent_of(call))))
 
     def _put_new(self, message: Message) -> None:
         """Unless it has nothing but calls that the client has brought: the run has taken them in, to answer them."""
@@ -483,11 +449,10 @@ def _continued(message: Message, more: Message) -> Message:
 
 
 def _assistant_message(message: MessageView) -> AssistantMessage:
-    spoken = message.spoken
-    texts = [part for part in spoken if isinstance(part, Passage)]
+    texts = message.passages("text")
     # A named message has a text, if only an empty one before its first call.
     named = message.author is not None
-    text_seq = (texts[-1].end_seq or texts[-1].seq) if texts else spoken[0].first_seq
+    text_seq = (texts[-1].end_seq or texts[-1].seq) if texts else message.spoken[0].first_seq
     return AssistantMessage(
         id=message.message_id,
         subagent_run_id=agent_of(message),
@@ -498,9 +463,9 @@ def _assistant_message(message: MessageView) -> AssistantMessage:
     )
 
 
-def reasoning_message(message: MessageView) -> ReasoningMessage:
+def _reasoning_message(message: MessageView) -> ReasoningMessage:
     """What a message has of reasoning, which has to have some."""
-    last = [part for part in message.parts if isinstance(part, Passage) and part.kind == "reasoning"][-1]
+    last = message.passages("reasoning")[-1]
     return ReasoningMessage(
         id=thought_id(message.message_id),
         subagent_run_id=agent_of(message),

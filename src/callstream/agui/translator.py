@@ -84,7 +84,6 @@ from callstream.view import (
     Opened,
     Outcome,
     Part,
-    Passage,
     Progressed,
     RanEarly,
     Resumed,
@@ -130,6 +129,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     silent: frozenset[str] = frozenset()
     nested: bool = True
 
+    def why_failed(self, reason: str | None) -> str:
+        return f"The run failed: {reason}" if self.errors and reason else "The run failed."
+
     def fold(self, *, state: Any = msgspec.UNSET, is_outline: bool = False) -> RunView:
         """An empty view of a run, which will have what is shown of it."""
         return RunView(
@@ -138,12 +140,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_of(
-    call: CallView | AnswerView, outcome: Outcome, view: View, metadata: Metadata | None, agent: str | None = None
+    outcome: Outcome, view: View, metadata: Metadata | None = None, agent: str | None = None
 ) -> ToolCallResult:
     """What ended a call, as its result: under the id of the message that brought it, where a client sent one."""
     return ToolCallResult(
-        message_id=sent_as(outcome) or f"result-{call.call_id}",
-        tool_call_id=call.call_id,
+        message_id=sent_as(outcome) or f"result-{outcome.call_id}",
+        tool_call_id=outcome.call_id,
         content=result_text(outcome, view),
         metadata=metadata,
         subagent_run_id=agent,
@@ -280,10 +282,6 @@ class Translator:
             RunError(message="The stream ended before the run did.", code="incomplete", metadata=metadata),
         ]
 
-    def knows(self, call_id: str) -> bool:
-        """Whether the call is of this run."""
-        return call_id in self._run.calls
-
     # -- change by change --
 
     def _began(self, change: Began, metadata: Metadata) -> list[AguiEvent]:
@@ -372,7 +370,7 @@ class Translator:
         closed = self._release([call.call_id])
         if change.cut_off:
             closed = [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata)]
-        return [*ended, *closed, result_of(call, outcome, self.view, metadata)]
+        return [*ended, *closed, result_of(outcome, self.view, metadata)]
 
     def _agent_started(self, call_id: str, part: Part, metadata: Metadata) -> AguiEvent:
         self._at_work[call_id] = True
@@ -431,9 +429,8 @@ class Translator:
             case "cancelled":
                 return [*waiting, self._finished(Cancelled(), metadata)]
             case "failed":
-                detail = f": {reason}" if self.view.errors and reason else "."
                 code = "interrupted" if reason == "interrupted" else "failed"
-                return [RunError(message=f"The run failed{detail}", code=code, metadata=metadata)]
+                return [RunError(message=self.view.why_failed(reason), code=code, metadata=metadata)]
             case _:
                 assert_never(outcome)
 
@@ -516,7 +513,7 @@ def _signature(call: CallView, metadata: Metadata) -> AguiEvent:
 
 
 def _has_reasoning(messages: Iterable[MessageView]) -> bool:
-    return any(isinstance(part, Passage) and part.kind == "reasoning" for each in messages for part in each.parts)
+    return any(each.passages("reasoning") for each in messages)
 
 
 def thought_id(message_id: str) -> str:

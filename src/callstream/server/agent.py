@@ -43,10 +43,6 @@ class Presenter(Protocol):
     def show(self, events: Sequence[Any]) -> Sequence[Any]: ...
 
 
-def shown(events: Sequence[Any], presentation: Presenter | None) -> Sequence[Any]:
-    return events if presentation is None else presentation.show(events)
-
-
 @runtime_checkable
 class Host(Protocol):
     """An agent that journals by itself."""
@@ -149,7 +145,7 @@ class OlderClient:
         self._presentation = presentation
 
     def show(self, events: Sequence[Any]) -> Sequence[Any]:
-        return for_older_client(shown(events, self._presentation))
+        return for_older_client(events if self._presentation is None else self._presentation.show(events))
 
 
 class FunctionHost:
@@ -210,7 +206,7 @@ class FunctionHost:
     async def go_on(self, run_id: str) -> StartedRun:
         """Goes on with a run that this process has taken over. Raises CannotGoOn if that is not possible."""
         run = await Run.go_on(self.callstream.engine, run_id, on_divergence=self.on_divergence)
-        replay = None if run.keeping is None else run.keeping.replay
+        replay = run.replay
         assert replay is not None, "it goes on"
         run_input = RunAgentInput.model_validate_json(replay.run_input)
         return StartedRun(run, partial(self._work, run, run_input, is_new=True))
@@ -381,31 +377,27 @@ def _rename(event: RunEvent, call_ids: Mapping[str, str]) -> RunEvent:
 async def _restore_ids(run_input: RunAgentInput, directory: Directory) -> RunAgentInput:
     """The input with the agent's own ids for calls that have another name in the journal."""
     wire_ids: dict[str, str] = {}
-    for call_id in {call_id for call_id in _call_ids(run_input) if _NUMBERED.fullmatch(call_id)}:
-        call = await directory.find_by_call_id(call_id)
+    for call_id in {getattr(named, field) for named, field in _call_ids(run_input)}:
+        call = await directory.find_by_call_id(call_id) if _NUMBERED.fullmatch(call_id) else None
         if call is not None and call.provider_id is not None:
             wire_ids[call_id] = call.provider_id
     if not wire_ids:
         return run_input
     copied = run_input.model_copy(deep=True)
-    for message in copied.messages:
-        if isinstance(message, ToolMessage):
-            message.tool_call_id = wire_ids.get(message.tool_call_id, message.tool_call_id)
-        elif isinstance(message, AssistantMessage):
-            for call_made in message.tool_calls or ():
-                call_made.id = wire_ids.get(call_made.id, call_made.id)
-    for entry in copied.resume or ():
-        entry.interrupt_id = wire_ids.get(entry.interrupt_id, entry.interrupt_id)
+    for named, field in _call_ids(copied):
+        call_id = getattr(named, field)
+        setattr(named, field, wire_ids.get(call_id, call_id))
     return copied
 
 
-def _call_ids(run_input: RunAgentInput) -> Iterator[str]:
+def _call_ids(run_input: RunAgentInput) -> Iterator[tuple[BaseModel, str]]:
+    """Where the input names calls: what has such an id, and in which field."""
     for message in run_input.messages:
         if isinstance(message, ToolMessage):
-            yield message.tool_call_id
+            yield message, "tool_call_id"
         elif isinstance(message, AssistantMessage):
-            yield from (call.id for call in message.tool_calls or ())
-    yield from (entry.interrupt_id for entry in run_input.resume or ())
+            yield from ((call, "id") for call in message.tool_calls or ())
+    yield from ((entry, "interrupt_id") for entry in run_input.resume or ())
 
 
 def _as_dict(event: Any) -> dict[str, Any]:

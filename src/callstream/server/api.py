@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -45,23 +45,16 @@ class Api:
         self._titles: dict[str, str] = {}  # by run, since pages ask for them every few seconds
 
     def routes(self) -> list[Route]:
+        guarded = partial(self._health.guarded, grace=_GRACE_SECONDS)
         return [
             Route("/api/agent", self.agent),
-            Route("/api/threads", self._guard(self.threads)),
-            Route("/api/runs", self._guard(self.runs)),
-            IdRoute("/api/runs/{run_id}/view", self._guard(self.view)),
-            IdRoute("/api/runs/{run_id}", self._guard(self.run)),
-            Route("/api/calls", self._guard(self.calls)),
-            IdRoute("/api/calls/{call_id}", self._guard(self.call)),
+            Route("/api/threads", guarded(self.threads)),
+            Route("/api/runs", guarded(self.runs)),
+            IdRoute("/api/runs/{run_id}/view", guarded(self.view)),
+            IdRoute("/api/runs/{run_id}", guarded(self.run)),
+            Route("/api/calls", guarded(self.calls)),
+            IdRoute("/api/calls/{call_id}", guarded(self.call)),
         ]
-
-    def _guard(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Where the journal is known to be unavailable, the answer comes at once."""
-
-        async def guarded(request: Request) -> Response:
-            return await self._health.guard(answer(request), grace=_GRACE_SECONDS)
-
-        return guarded
 
     async def agent(self, request: Request) -> Response:
         await self._access.principal(request)

@@ -7,7 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -80,7 +80,7 @@ def create_app(
     runs = RunRoutes(host, driver, health, access, settings, view)
     routes: list[Any] = [
         *runs.routes(),
-        *ChatRoutes(host, runs, health, access, settings, view).routes(),
+        *ChatRoutes(host, runs, access, settings, view).routes(),
         *CopilotKitRoutes(runs, access, settings, name).routes(),
     ]
     if settings.api:
@@ -89,21 +89,17 @@ def create_app(
     if settings.inspector:
         routes += [Route("/", _page), Mount("/page", _PageFiles(directory=PAGE))]
 
+    ends = AsyncExitStack()
+    for end in (host.callstream.aclose, partial(_close, agent), health.aclose, driver.aclose):
+        ends.push_async_callback(end)  # the last comes first
+
     async def close_all() -> None:
         """An unavailable journal must not keep the server from ending: the next sweep ends its runs."""
         try:
-            try:
-                if heir is not None:
-                    await heir.stop()
-                await driver.aclose()
-                await health.aclose()
-                await _close(agent)
-            finally:
-                await host.callstream.aclose()
+            await ends.aclose()
         except JournalError as error:
             logger.error("ends of runs could not be written, they are left to the next sweep: %s", error)
 
-    heir: Heir | None = None
     closing: asyncio.Task[None] | None = None
 
     async def close() -> None:
@@ -114,7 +110,6 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        nonlocal heir
         await host.callstream.journal.open()
         if (successor := _successor(host, settings)) is not None:
             successor.continues = True
@@ -122,6 +117,7 @@ def create_app(
             successor.max_attempts = settings.max_attempts
             heir = Heir(host.callstream.journal, driver, successor.apps, successor.go_on)
             heir.start()
+            ends.push_async_callback(heir.stop)
         try:
             yield
         finally:

@@ -25,7 +25,6 @@ from callstream.errors import Compacted, UsageError
 from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
 from callstream.server.agent import Host
-from callstream.server.health import JournalHealth
 from callstream.server.requests import (
     Access,
     Problem,
@@ -36,7 +35,7 @@ from callstream.server.requests import (
     parse_input,
     remote_parent,
 )
-from callstream.server.routes import IdRoute, RunRoutes
+from callstream.server.routes import IdRoute, RunRoutes, StreamRoute
 from callstream.server.settings import ServerSettings
 from callstream.server.streams import Unfinished
 from callstream.uistream import (
@@ -69,26 +68,23 @@ class ChatRoutes:
         self,
         host: Host,
         runs: RunRoutes,
-        health: JournalHealth,
         access: Access,
         settings: ServerSettings,
         view: View | None = None,
     ) -> None:
         self._runs = runs
-        self._guard = health.guard
         self._journal = host.callstream.journal
         self._access = access
         self._settings = settings
         self._view = view or host.view
 
     def routes(self) -> list[Route]:
-        stream = IdRoute("/ui/{chat_id}/stream", self.resume, methods=["GET"])
-        stream.methods = {"GET"}  # a stream has no HEAD: the answer would wait for the run's end
+        guarded = self._runs.guarded
         return [
-            Route("/ui", self.send, methods=["POST"]),
-            stream,
-            IdRoute("/ui/{chat_id}/stop", self.stop, methods=["POST"]),
-            IdRoute("/ui/{chat_id}/messages", self.messages, methods=["GET"]),
+            Route("/ui", guarded(self.send), methods=["POST"]),
+            StreamRoute("/ui/{chat_id}/stream", guarded(self.resume)),
+            IdRoute("/ui/{chat_id}/stop", guarded(self.stop), methods=["POST"]),
+            IdRoute("/ui/{chat_id}/messages", guarded(self.messages), methods=["GET"]),
         ]
 
     async def send(self, request: Request) -> Response:
@@ -103,11 +99,11 @@ class ChatRoutes:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong_input", str(error)) from None
         run_input = parse_input(codec.encode({**asked.run_input, "runId": run_id}), self._settings)
         check_ids(run_input)
-        if asked.continues is not None and not await self._guard(self._journal.runs(run_id=run_id, limit=1)):
-            await self._guard(self._check_answers(run_input, principal))
+        if asked.continues is not None and not await self._journal.runs(run_id=run_id, limit=1):
+            await self._check_answers(run_input, principal)
         with self._runs.seat(principal) as seat, remote_parent(request.headers):
             run_id = await self._runs.start(run_input, principal)
-            rows = await self._guard(self._access.runs_of(asked.chat_id, principal))
+            rows = await self._access.runs_of(asked.chat_id, principal)
             frames = await self._whole_run(rows, run_id, sdk, asked.continues)
             return self._runs.stream(frames, run_id, seat, HEADERS)
 
@@ -133,7 +129,7 @@ class ChatRoutes:
         Another one where the run has ended and a new answer is wanted: it failed, or the user asks for another.
         """
         run_id = f"ui-{sha256(codec.encode(body)).hexdigest()[:24]}"
-        rows = await self._guard(self._journal.runs(run_id=run_id, limit=1))
+        rows = await self._journal.runs(run_id=run_id, limit=1)
         outcome = rows[0].outcome if rows else None
         is_again = isinstance(body, dict) and body.get("trigger") == "regenerate-message"
         return (
@@ -145,7 +141,7 @@ class ChatRoutes:
     async def stop(self, request: Request) -> Response:
         """Stops the chat's active run; with ``X-Run-Id`` only that one."""
         principal = await self._access.principal(request)
-        rows = await self._guard(self._access.runs_of(request.path_params["chat_id"], principal))
+        rows = await self._access.runs_of(request.path_params["chat_id"], principal)
         row = rows[0]
         if row.outcome is not None or (request.headers.get("x-run-id") or row.run_id) != row.run_id:
             return json_response({"stopped": False})
@@ -162,12 +158,12 @@ class ChatRoutes:
         sdk = _sdk(request)
         run_id = request.headers.get("x-run-id")
         with self._runs.seat(principal) as seat:
-            rows = await self._guard(self._access.known_runs(request.path_params["chat_id"], principal))
+            rows = await self._access.known_runs(request.path_params["chat_id"], principal)
             if run_id is not None and any(row.run_id == run_id for row in rows):
                 return self._runs.stream(await self._whole_run(rows, run_id, sdk), run_id, seat, HEADERS)
             if run_id is not None or not rows or rows[0].outcome is not None:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
-            turn = await self._guard(self._turn(rows))
+            turn = await self._turn(rows)
             translator = ChunkTranslator(turn.message_id, self._view, sdk=sdk)
             frames = _replay(self._journal, turn, translator)
             return self._runs.stream(frames, rows[0].run_id, seat, HEADERS)
@@ -177,7 +173,7 @@ class ChatRoutes:
     ) -> AsyncGenerator[bytes, None]:
         """A run from its beginning, for a client that has the runs of its turn before it. The rows are the newest first."""
         place = [row.run_id for row in rows].index(run_id)
-        turn = await self._guard(self._turn(rows[place:]))
+        turn = await self._turn(rows[place:])
         translator = ChunkTranslator(message_id or turn.message_id, self._view, sdk=sdk)
         translator.skip(turn.runs[:-1])
         return _rest(self._journal, run_id, translator, Merger(), 0)
@@ -186,8 +182,8 @@ class ChatRoutes:
         """What a page shows when it is loaded: all messages but the one that ``resume`` sends."""
         principal = await self._access.principal(request)
         sdk = _sdk(request)
-        rows = await self._guard(self._access.known_runs(request.path_params["chat_id"], principal))
-        views = await self._guard(_views(self._journal, rows[::-1]))
+        rows = await self._access.known_runs(request.path_params["chat_id"], principal)
+        views = await _views(self._journal, rows[::-1])
         return json_response(await asyncio.to_thread(ui_messages, views, self._view, sdk=sdk))
 
     async def _turn(self, rows: Sequence[RunRow]) -> ChatTurn:

@@ -8,9 +8,9 @@ journal itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +24,7 @@ from callstream.runtime import Driver
 from callstream.server.requests import Problem, json_response, problem_response, shutting_down
 
 _T = TypeVar("_T")
+_Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _EVERY_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 1.5
@@ -43,8 +44,7 @@ class JournalHealth:
         self._patience = patience
         self._users = 0
         self._watch: asyncio.Task[None] | None = None
-        self._waiting: set[asyncio.Task[Any]] = set()
-        self._told: set[asyncio.Task[Any]] = set()
+        self._limits: set[asyncio.Timeout] = set()
         self._failing_since: float | None = None
 
     @property
@@ -78,40 +78,29 @@ class JournalHealth:
         """Waits for the work. JournalError as soon as the journal is unavailable; then the work is cancelled.
 
         ``grace``: how many seconds the work gets where the journal is unavailable already. One that takes no writes may be
-        readable all the same. Streams wait here for every delta, so it has to cost less than ``asyncio.timeout``.
+        readable all the same.
         """
-        if self.is_away:
-            return await self._hurry(work, grace)
-        task = asyncio.current_task()
-        assert task is not None
-        is_first = task not in self._waiting  # the work may be guarded in parts, too
-        self._waiting.add(task)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            if task in self._told and not self._take_back(task):
-                raise _JournalAway("the journal takes no writes") from None
-            raise
-        finally:
-            if is_first:
-                self._waiting.discard(task)
-            if task in self._told:
-                self._take_back(task)
-
-    def _take_back(self, task: asyncio.Task[Any]) -> int:
-        """The task has been cancelled to tell it. Returns how often it has been cancelled besides."""
-        self._told.discard(task)
-        return task.uncancel()
-
-    async def _hurry(self, work: Awaitable[_T], seconds: float) -> _T:
-        limit = asyncio.timeout(seconds)
+        is_away = self.is_away
+        limit = asyncio.timeout(grace if is_away else None)
         try:
             async with limit:
+                if not is_away:
+                    self._limits.add(limit)
                 return await work
         except TimeoutError:
             if limit.expired():
                 raise _JournalAway("the journal takes no writes") from None
             raise
+        finally:
+            self._limits.discard(limit)
+
+    def guarded(self, answer: _Endpoint, *, grace: float = 0.0) -> _Endpoint:
+        """The same for the endpoint of a route. What it answers with may be a stream: that is sent later."""
+
+        async def guarded(request: Request) -> Response:
+            return await self.guard(answer(request), grace=grace)
+
+        return guarded
 
     async def _ask(self) -> None:
         while self._users or self._failing_since is not None:
@@ -121,9 +110,9 @@ class JournalHealth:
             except UsageError:
                 return  # the journal is closed, which ends all streams
             if not is_well and self.is_away:
-                for task in self._waiting - self._told:
-                    self._told.add(task)
-                    task.cancel()
+                now = asyncio.get_running_loop().time()
+                while self._limits:
+                    self._limits.pop().reschedule(now)
 
     async def aclose(self) -> None:
         if self._watch is not None:

@@ -41,7 +41,7 @@ from callstream.server.requests import (
     shutting_down,
 )
 from callstream.server.settings import ServerSettings
-from callstream.server.streams import EventStream, Frame, Joins, Outlet, Pulse, live, raw, resume
+from callstream.server.streams import Client, EventStream, Frame, Joins, Pulse, live, raw, resume
 
 _MAX_REASON: Final = 500
 _RETRY_SECONDS: Final = 5
@@ -73,6 +73,14 @@ def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> 
     )
 
 
+class StreamRoute(IdRoute):
+    """Without HEAD: its answer would wait for the end of the run."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], methods: Sequence[str] = ("GET",)) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self.methods = set(methods)
+
+
 class RunRoutes:
     """``driver`` has the runs of this process; everything else is in the journal."""
 
@@ -89,6 +97,7 @@ class RunRoutes:
         self._answering = AnswersHost(host.callstream)
         self._driver = driver
         self._health = health
+        self.guarded = health.guarded
         self._journal = host.callstream.journal
         self._access = access
         self._settings = settings
@@ -100,15 +109,12 @@ class RunRoutes:
         )
 
     def routes(self) -> list[Route]:
-        events = IdRoute("/runs/{run_id}/events", self.events, methods=["GET"])
-        events.methods = {"GET"}  # no HEAD: its answer would wait for the end of the run
-        agui = Route("/agui", self.agui, methods=["GET", "POST"])  # one route, so that a 405 names both methods
-        agui.methods = {"GET", "POST"}
+        guarded = self.guarded
         return [
-            agui,
-            IdRoute("/threads/{thread_id}/connect", self.connect, methods=["POST"]),
-            events,
-            IdRoute("/runs/{run_id}/stop", self.stop, methods=["POST"]),
+            StreamRoute("/agui", guarded(self.agui), ["GET", "POST"]),  # one route, so that a 405 names both methods
+            IdRoute("/threads/{thread_id}/connect", guarded(self.connect), methods=["POST"]),
+            StreamRoute("/runs/{run_id}/events", guarded(self.events)),
+            IdRoute("/runs/{run_id}/stop", guarded(self.stop), methods=["POST"]),
         ]
 
     async def agui(self, request: Request) -> Response:
@@ -138,27 +144,26 @@ class RunRoutes:
         """
         with self.seat(principal) as seat:
             presentation = self._presentation(run_input, is_older=self._is_older(run_input.protocol_version, is_older))
-            outlet = Outlet()
             if last_event_id:
-                await self._health.guard(self._access.check_thread(run_input.thread_id, principal))
+                await self._access.check_thread(run_input.thread_id, principal)
                 asked = self._asked(run_input, owner or principal)
-                row = await self._health.guard(asked.earlier_run(self._journal, of_any_input=True))
+                row = await asked.earlier_run(self._journal, of_any_input=True)
                 if row is None:
                     raise not_found("run")
-                position = _position(last_event_id, row)
-                frames = self._rest(row, position, presentation, outlet, run_input.messages)
-                return self.stream(frames, row.run_id, seat, outlet=outlet)
+                client = self._client(presentation, row.run_id, run_input.messages)
+                rest = self._rest(row, _position(last_event_id, row), client)
+                return self.stream(rest, row.run_id, seat, client=client)
             run_id = await self.start(run_input, principal, owner=owner)
-            snapshot = partial(self._snapshot, run_id, run_input.messages)
-            frames = live(self._journal, run_id, self._view, presentation, outlet, snapshot=snapshot)
-            return self.stream(frames, run_id, seat, outlet=outlet)
+            client = self._client(presentation, run_id, run_input.messages)
+            frames = live(self._journal, run_id, self._view, client)
+            return self.stream(frames, run_id, seat, client=client)
 
     async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
         check = partial(self._access.check_thread, run_input.thread_id, principal)
-        await self._health.guard(check())
+        await check()
         asked = self._asked(run_input, owner or principal)
-        host = self._answering if await self._health.guard(self._answers_questions(run_input)) else self._host
+        host = self._answering if await self._answers_questions(run_input) else self._host
         begin = partial(host.begin, run_input, principal, exclusive=True)
         return await self._begin(self._driver.begin(begin, request=asked, principal=principal, check=check))
 
@@ -177,28 +182,28 @@ class RunRoutes:
         task = asyncio.create_task(beginning)
         try:
             with _explain("active runs", "too_many_runs"):
-                return await self._health.guard(asyncio.shield(task))
+                return await asyncio.shield(task)
         finally:
             if not task.done():
                 task.cancel()
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _rest(
-        self, row: RunRow, position: Position, presentation: Presenter | None, outlet: Outlet, own: Sequence[Any] = ()
-    ) -> AsyncGenerator[Frame, None]:
+    async def _rest(self, row: RunRow, position: Position, client: Client) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that is not known any more, the whole thread up to its end."""
-        snapshot = partial(self._snapshot, row.run_id, own)
-        rest = resume(self._journal, row.run_id, position, self._view, presentation, outlet, snapshot=snapshot)
         try:
-            async for frame in rest:
+            async for frame in resume(self._journal, row.run_id, position, self._view, client):
                 yield frame
         except Compacted:
-            async for part in self._joins.join(await self._runs_up_to(row.run_id), presentation, outlet):
+            async for part in self._joins.join(await self._runs_up_to(row.run_id), client):
                 yield part
 
-    async def _snapshot(self, run_id: str, own: Sequence[Any], seq: int) -> AguiEvent:
-        """For a client that follows a run: the messages of its thread up to a record, and its ``own`` that no run knows."""
-        return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
+    def _client(self, presentation: Presenter | None, run_id: str, own: Sequence[Any] = ()) -> Client:
+        """A client that follows a run. ``own``: its messages, some of which no run may know."""
+
+        async def snapshot(seq: int) -> AguiEvent:
+            return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
+
+        return Client(presentation, snapshot)
 
     async def _runs_up_to(self, run_id: str) -> list[RunRow]:
         """The runs of a thread up to one of them, the oldest first."""
@@ -217,28 +222,24 @@ class RunRoutes:
         body = await json_body(request, self._settings, optional=True)
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
         is_older = self._is_older(declares)
-        if not isinstance(body, dict) or "known" not in body:
-            return await self.join(thread_id, principal, is_older=is_older)
-        try:
-            return await self.join(thread_id, principal, is_older=is_older, known=body["known"])
-        except Problem as problem:
-            if problem.status != HTTPStatus.NOT_FOUND:
-                raise
-            return Response(status_code=HTTPStatus.NO_CONTENT)
+        looks_again = isinstance(body, dict) and "known" in body
+        joined = await self.join(thread_id, principal, is_older=is_older, known=body["known"] if looks_again else None)
+        if joined is None and not looks_again:
+            raise not_found("thread")
+        return joined or Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def join(
         self, thread_id: str, principal: str | None, *, is_older: bool, known: str | None = None
-    ) -> Response:
-        """A thread of the principal's: what has been, then its last run live. 204 if its last run is ``known`` and over."""
+    ) -> Response | None:
+        """A thread of the principal's: what has been, then its last run live. None if there is no such thread, or nothing
+        to see because its last run is ``known`` and over.
+        """
         with self.seat(principal) as seat:
-            rows = await self._health.guard(self._access.known_runs(thread_id, principal))
-            if not rows:
-                raise not_found("thread")
-            if rows[0].run_id == known and rows[0].outcome is not None:
-                return Response(status_code=HTTPStatus.NO_CONTENT)
-            outlet = Outlet()
-            frames = self._joins.join(rows[::-1], self._presentation(None, is_older=is_older), outlet)
-            return self.stream(frames, rows[0].run_id, seat, outlet=outlet)
+            rows = await self._access.known_runs(thread_id, principal)
+            if not rows or (rows[0].run_id == known and rows[0].outcome is not None):
+                return None
+            client = self._client(self._presentation(None, is_older=is_older), rows[0].run_id)
+            return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, seat, client=client)
 
     async def rejoin(self, request: Request) -> Response:
         """What TanStack AI asks for when a page is loaded: which run to join (``threadId``), then that run (``runId``).
@@ -246,23 +247,23 @@ class RunRoutes:
         The run is sent as to a client that joins, with the thread before it, so there are no messages to load beforehand.
         """
         principal = await self._access.principal(request)
-        asked, guard = request.query_params, self._health.guard
+        asked = request.query_params
         run_id, thread_id = query_id(asked, "runId"), query_id(asked, "threadId")
         if run_id is None:
-            rows = [] if thread_id is None else await guard(self._access.known_runs(thread_id, principal))
+            rows = [] if thread_id is None else await self._access.known_runs(thread_id, principal)
             active = {"runId": rows[0].run_id} if rows else None
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
         with self.seat(principal) as seat:
-            row = await guard(self._access.thread_run(run_id, principal))
-            presentation = self._presentation(None, is_older=False)
+            row = await self._access.thread_run(run_id, principal)
+            client = self._client(self._presentation(None, is_older=False), run_id)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
-            outlet = Outlet()
             if place != _BEGINNING:
-                frames = self._rest(row, _position(place, row), presentation, outlet)
-                return self.stream(frames, run_id, seat, outlet=outlet)
-            rows = await guard(self._access.runs_of(row.thread_id, principal))
-            known = rows[[each.run_id for each in rows].index(run_id) :]
-            return self.stream(self._joins.join(known[::-1], presentation, outlet), run_id, seat, outlet=outlet)
+                frames = self._rest(row, _position(place, row), client)
+            else:
+                rows = await self._access.runs_of(row.thread_id, principal)
+                known = rows[[each.run_id for each in rows].index(run_id) :]
+                frames = self._joins.join(known[::-1], client)
+            return self.stream(frames, run_id, seat, client=client)
 
     def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter | None:
         made = self._host.presentation(run_input)
@@ -276,7 +277,7 @@ class RunRoutes:
         """The raw records of a run."""
         principal = await self._access.principal(request)
         with self.seat(principal) as seat:
-            row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
+            row = await self._access.run(request.path_params["run_id"], principal)
             after = number(request.query_params, "after", 0)
             after = number(request.headers, "last-event-id", after)
             if after > row.last_seq and row.outcome is not None:
@@ -286,7 +287,7 @@ class RunRoutes:
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. It may be another process that has to."""
         principal = await self._access.principal(request)
-        row = await self._health.guard(self._access.run(request.path_params["run_id"], principal))
+        row = await self._access.run(request.path_params["run_id"], principal)
         body = await json_body(request, self._settings, optional=True)
         reason = body.get("reason") if isinstance(body, dict) else None
         outcome = row.outcome or await self.stop_run(row, str(reason or "stopped by the client")[:_MAX_REASON])
@@ -295,13 +296,8 @@ class RunRoutes:
 
     async def stop_run(self, row: RunRow, reason: str) -> str | None:
         """Stops a run. Returns how it ended; None if another process has yet to end it."""
-        await self._driver.stop(row.run_id, reason)
-        return (await self._health.guard(self._access.run(row.run_id, row.principal))).outcome
-
-    async def active_run(self, thread_id: str, principal: str | None) -> RunRow | None:
-        """The active run of a thread; None if it has none, or if it is not the principal's."""
-        rows = await self._health.guard(self._access.known_runs(thread_id, principal))
-        return rows[0] if rows and rows[0].outcome is None else None
+        await asyncio.shield(self._driver.stop(row.run_id, reason))  # whether or not it is waited for
+        return (await self._access.run(row.run_id, row.principal)).outcome
 
     def seat(self, principal: str | None) -> ExitStack:
         """A place among the open streams, whose client waits for what the journal is to take; freed unless ``stream`` keeps
@@ -320,18 +316,20 @@ class RunRoutes:
         run_id: str,
         seat: ExitStack,
         headers: Mapping[str, str] | None = None,
-        outlet: Outlet | None = None,
+        client: Client | None = None,
     ) -> EventStream:
-        return EventStream(
+        stream = EventStream(
             frames,
             self._pulse,
             run_id=run_id,
             watching=self._driver.watch(run_id),
             held=seat.pop_all(),
             headers={"x-run-id": _header_text(run_id), **(headers or {})},
-            outlet=outlet,
             health=self._health,
         )
+        if client is not None:
+            client.stream = stream
+        return stream
 
 
 # -- what CopilotKit's browser core asks of its runtime: what agents there are, run, connect, stop -------------------------
@@ -356,12 +354,12 @@ class CopilotKitRoutes:
         self._names = (_DEFAULT, name)
 
     def routes(self) -> list[Route]:
-        agent = "/copilotkit/agent/{agent_id}"
+        agent, guarded = "/copilotkit/agent/{agent_id}", self._runs.guarded
         return [
             Route("/copilotkit/info", self.info, methods=["GET"]),
-            Route(f"{agent}/run", self.run, methods=["POST"]),
-            Route(f"{agent}/connect", self.connect, methods=["POST"]),
-            Route(f"{agent}/stop/{{thread_id:path}}", self.stop, methods=["POST"]),
+            Route(f"{agent}/run", guarded(self.run), methods=["POST"]),
+            Route(f"{agent}/connect", guarded(self.connect), methods=["POST"]),
+            Route(f"{agent}/stop/{{thread_id:path}}", guarded(self.stop), methods=["POST"]),
         ]
 
     async def info(self, request: Request) -> Response:
@@ -398,22 +396,18 @@ class CopilotKitRoutes:
         fields = body if isinstance(body, dict) else {}
         named = fields.get("threadId")
         thread_id = check_id(named if isinstance(named, str) else "", "threadId")
-        try:
-            return await self._runs.join(thread_id, principal, is_older=fields.get("protocolVersion") is None)
-        except Problem as problem:
-            if problem.status != HTTPStatus.NOT_FOUND:
-                raise
-            return Response(media_type="text/event-stream", headers={"cache-control": "no-store"})
+        joined = await self._runs.join(thread_id, principal, is_older=fields.get("protocolVersion") is None)
+        return joined or Response(media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     async def stop(self, request: Request) -> Response:
         """Stops the thread's active run; if the body has a ``runId``, only that one."""
         principal = await self._principal(request)
         body = await json_body(request, self._settings, optional=True)
         run_id = body.get("runId") if isinstance(body, dict) else None
-        row = await self._runs.active_run(request.path_params["thread_id"], principal)
-        if row is None or not (run_id is None or _is_named(row, run_id)):
+        rows = await self._access.known_runs(request.path_params["thread_id"], principal)
+        if not rows or rows[0].outcome is not None or not (run_id is None or _is_named(rows[0], run_id)):
             return json_response({"stopped": False})
-        await self._runs.stop_run(row, "stopped by the client")
+        await self._runs.stop_run(rows[0], "stopped by the client")
         return json_response({"stopped": True})
 
     async def _principal(self, request: Request) -> str | None:

@@ -439,13 +439,15 @@ class Supervisor:
             worker.end(_DRAIN)
         return worker
 
-    def _keep(self, worker: _Worker) -> None:
+    def _keep(self, worker: _Worker | None = None) -> None:
+        """Keeps a worker, or a new one, in its place."""
         task = asyncio.ensure_future(self._replace_in_turn(worker))
         self._keepers.add(task)
         task.add_done_callback(self._keepers.discard)
 
-    async def _replace_in_turn(self, worker: _Worker) -> None:
+    async def _replace_in_turn(self, worker: _Worker | None) -> None:
         """Waits for the worker's end, and starts another one in its place, and so on, until one was meant to end."""
+        worker = worker or await self._start()
         pause = 0.0
         while True:
             code = await worker.ended
@@ -456,16 +458,10 @@ class Supervisor:
             is_steady = began is not None and asyncio.get_running_loop().time() - began >= _STEADY_SECONDS
             pause = 0.0 if is_steady else min(max(0.5, pause * 2), _MAX_PAUSE)
             logger.error("worker [%d] %s; starting another", worker.pid, _described(code))
-            if await self._ends_within(pause):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), pause)
                 return
             worker = await self._start()
-
-    async def _ends_within(self, seconds: float) -> bool:
-        try:
-            await asyncio.wait_for(self._ending.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
 
     # -- signals --
 
@@ -507,12 +503,7 @@ class Supervisor:
 
     def _add(self) -> None:
         logger.info("starting one more worker")
-        task = asyncio.ensure_future(self._add_worker())
-        self._keepers.add(task)
-        task.add_done_callback(self._keepers.discard)
-
-    async def _add_worker(self) -> None:
-        self._keep(await self._start())
+        self._keep()
 
     def _remove(self) -> None:
         staying = [worker for worker in self._workers if not worker.is_leaving]

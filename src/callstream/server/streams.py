@@ -23,12 +23,11 @@ from starlette.types import Receive, Scope, Send
 
 from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
-from callstream.agui.conversation import Onlooker
 from callstream.agui.events import is_delta
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import KEPT, ArgsAppended, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
-from callstream.server.agent import Presenter, shown
+from callstream.server.agent import Presenter
 from callstream.server.health import JournalHealth, is_in_log
 from callstream.server.requests import STREAMS
 from callstream.server.settings import ServerSettings
@@ -40,7 +39,7 @@ logger = logging.getLogger("callstream.server")
 # A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
 # piece and the frame itself; a frame that is large lies in a file, not in memory.
 #
-# Most frames are a single delta for a client that waits for it. Such a frame needs no task: through the ``Outlet`` it goes
+# Most frames are a single delta for a client that waits for it. Such a frame needs no task: ``EventStream.write`` sends it
 # straight to the connection, if the server lets it (``serve`` does) and nothing waits there.
 #
 # A stream that cannot be read to the end of its run is not ended: its connection is closed without the final chunk. To
@@ -145,35 +144,6 @@ class ClientConnection:
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
-class Outlet:
-    """A stream's straight way to its connection. It opens when the response has begun."""
-
-    __slots__ = ("_connection", "_stream")
-
-    def __init__(self) -> None:
-        self._stream: EventStream | None = None
-        self._connection: ClientConnection | None = None
-
-    def open(self, stream: EventStream, connection: ClientConnection) -> None:
-        self._stream, self._connection = stream, connection
-
-    def close(self) -> None:
-        self._stream = self._connection = None
-
-    @property
-    def is_free(self) -> bool:
-        """Whether ``write`` may be called: nothing is on its way, and the client takes what it is sent."""
-        stream, connection = self._stream, self._connection
-        return stream is not None and connection is not None and stream.is_idle and connection.is_free
-
-    def write(self, frame: bytes) -> None:
-        """Sends whole events, few of them."""
-        stream, connection = self._stream, self._connection
-        if stream is not None and connection is not None:  # is_free was asked before
-            connection.write(frame)
-            stream.sent()
-
-
 class Unfinished(Exception):
     """Raised by frames that end before their run does."""
 
@@ -198,21 +168,20 @@ class EventStream(Response):
         watching: AbstractAsyncContextManager[object],
         held: AbstractContextManager[object],
         headers: Mapping[str, str] | None = None,
-        outlet: Outlet | None = None,
         health: JournalHealth | None = None,
     ) -> None:
         self._frames = frames
         self._health = health
         self._pulse = pulse
-        self._outlet = outlet or Outlet()
         self._run_id = run_id
         self._watching = watching
         self._held = held
         self._sending = asyncio.Lock()
+        self._connection: ClientConnection | None = None  # while the response is sent
         self._loop = asyncio.get_running_loop()
         self._sent_at = self._loop.time()
         self._began: float | None = None  # when the piece that is being sent was begun
-        self._sender: asyncio.Task[Any] | None = None  # None when it has ended, or has been interrupted
+        self._limit: asyncio.Timeout | None = None  # of the sending; None when that has ended, or has been interrupted
         self._beating: asyncio.Task[None] | None = None
         self._has_stalled = False
         self.status_code = 200
@@ -232,8 +201,7 @@ class EventStream(Response):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 self.raw_headers = []  # sent, and a stream may last
                 self._to_client = send
-                if connection is not None:
-                    self._outlet.open(self, connection)
+                self._connection = connection
                 leaving = asyncio.ensure_future(until_left(receive) if connection is None else connection.leaving())
                 leaving.add_done_callback(self._interrupt)
                 try:
@@ -244,7 +212,7 @@ class EventStream(Response):
                     elif not is_whole:
                         await break_off(connection, leaving)
                 finally:
-                    self._outlet.close()
+                    self._connection = None
                     tasks = [leaving] if self._beating is None else [leaving, self._beating]
                     for task in tasks:
                         task.cancel()
@@ -254,27 +222,28 @@ class EventStream(Response):
                         task.result()
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being sent."""
-        return self._began is None and not self._has_stalled
+    def is_free(self) -> bool:
+        """Whether ``write`` may be called: nothing is on its way, and the client takes what it is sent."""
+        connection = self._connection
+        return self._began is None and not self._has_stalled and connection is not None and connection.is_free
 
-    def sent(self) -> None:
-        """Something was, which spares a heartbeat."""
-        self._sent_at = self._loop.time()
+    def write(self, frame: bytes) -> None:
+        """Sends whole events, few of them, straight to the connection."""
+        if self._connection is not None:  # is_free was asked before
+            self._connection.write(frame)
+            self._sent_at = self._loop.time()
 
     async def _send_frames(self) -> bool:
         """Sends them until they end or this is interrupted. Returns whether the response is whole."""
-        sender = self._sender = asyncio.current_task()
-        assert sender is not None
+        limit = self._limit = asyncio.timeout(None)
         self._pulse.add(self)
         try:
-            while (frame := await self._next_frame()) is not None:
-                await self._send(frame)
-                del frame
-            await self._send(b"", more=False)
+            async with limit:
+                sending = self._send_all()
+                await (sending if self._health is None else self._health.guard(sending))
             return True
-        except asyncio.CancelledError:
-            if self._sender is not None or sender.uncancel():
+        except TimeoutError:
+            if not limit.expired():
                 raise
         except Unfinished:
             pass
@@ -288,13 +257,14 @@ class EventStream(Response):
                 )
         finally:
             self._pulse.remove(self)
-            self._sender = None
+            self._limit = None
         return False
 
-    def _next_frame(self) -> Awaitable[Frame | None]:
-        """The next one when it is there, None at the end. JournalAway as soon as the journal is unavailable."""
-        coming = anext(self._frames, None)
-        return coming if self._health is None else self._health.guard(coming)
+    async def _send_all(self) -> None:
+        while (frame := await anext(self._frames, None)) is not None:
+            await self._send(frame)
+            del frame
+        await self._send(b"", more=False)
 
     async def _send(self, frame: Frame, *, more: bool = True) -> None:
         """Sends, unless the reader has stalled: then nothing more is sent."""
@@ -305,7 +275,7 @@ class EventStream(Response):
                 self._began = self._loop.time()
                 await self._to_client({"type": "http.response.body", "body": piece, "more_body": more})
             self._began = None
-        self.sent()
+        self._sent_at = self._loop.time()
 
     def beat(self, now: float) -> None:
         """Looks whether the reader has stalled. Sends something when nothing else was sent for a while."""
@@ -314,8 +284,8 @@ class EventStream(Response):
                 self._has_stalled = True
                 self._interrupt()
         elif now - self._sent_at >= self._pulse.heartbeat_seconds and self._beating is None:
-            if self._outlet.is_free:
-                self._outlet.write(HEARTBEAT)
+            if self.is_free:
+                self.write(HEARTBEAT)
             else:
                 self._beating = asyncio.ensure_future(self._send(HEARTBEAT))
                 self._beating.add_done_callback(self._end_beat)
@@ -328,9 +298,9 @@ class EventStream(Response):
 
     def _interrupt(self, _: object = None) -> None:
         """Ends the sending of frames, whatever it waits for."""
-        if self._sender is not None:
-            self._sender.cancel()
-            self._sender = None
+        if self._limit is not None:
+            self._limit.reschedule(self._loop.time())
+            self._limit = None
 
     def _cut_off(self, connection: ClientConnection | None) -> None:
         logger.info(
@@ -390,28 +360,17 @@ Snapshot: TypeAlias = Callable[[int], Awaitable[AguiEvent]]
 """All messages of a thread, up to a record of the run that is followed."""
 
 
-def live(
-    journal: Journal, run_id: str, view: View, presentation: Presenter | None, outlet: Outlet, *, snapshot: Snapshot
-) -> AsyncGenerator[bytes, None]:
+def live(journal: Journal, run_id: str, view: View, client: Client) -> AsyncGenerator[bytes, None]:
     """A run from its beginning."""
-    client = _Client(outlet, presentation, snapshot)
     client.begin(Translator(view))
     return client.rest(journal.batches(run_id, push=client.push))
 
 
 async def resume(
-    journal: Journal,
-    run_id: str,
-    position: Position,
-    view: View,
-    presentation: Presenter | None,
-    outlet: Outlet,
-    *,
-    snapshot: Snapshot,
+    journal: Journal, run_id: str, position: Position, view: View, client: Client
 ) -> AsyncGenerator[bytes, None]:
     """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
     translator = Translator(view)
-    client = _Client(outlet, presentation, snapshot)
     client.begin(translator, is_ready=False)
     half_read: _Told = []
     async with aclosing(journal.batches(run_id, push=client.push)) as batches:
@@ -425,15 +384,15 @@ async def resume(
                     raise Compacted(run_id, position.whole, record.first_seq, record.seq)
             for seq, events in await client.tell(read):
                 if seq <= position.whole:
-                    shown(events, presentation)
+                    client.show(events)
                 else:
                     half_read.append((seq, events))
         for (first, seq), events in _merge(half_read):
-            told = shown(events, presentation)
+            told = client.show(events)
             # The position of a group's last event is that of the whole group, so that one at least is still to come.
             yield encode_sse(told, seq, first=first, skip=min(position.events or 0, len(told) - 1))
         if unread:
-            yield _encode(await client.tell(unread), presentation)
+            yield client.encode(await client.tell(unread))
         if records and isinstance(records[-1].event, RunEnded):
             return
         client.is_ready = True
@@ -455,12 +414,10 @@ class Joins:
         self._view = view
         self._turns = asyncio.Semaphore(_JOINS_AT_ONCE)
 
-    async def join(
-        self, runs: Sequence[RunRow], presentation: Presenter | None, outlet: Outlet
-    ) -> AsyncGenerator[Frame, None]:
+    async def join(self, runs: Sequence[RunRow], client: Client) -> AsyncGenerator[Frame, None]:
         """A thread whose runs are given, the oldest first: what has been, then the last run live."""
         last = runs[-1]
-        client = _Client(outlet, presentation, partial(self.snapshot, runs))
+        client.is_ready = False
         async with aclosing(self._journal.batches(last.run_id, push=client.push)) as batches:
             async with self._turns:
                 if last.outcome is None:
@@ -470,7 +427,7 @@ class Joins:
                         await asyncio.sleep(0)
                 else:
                     conversation = await self._conversation(runs)
-                frame = await asyncio.to_thread(_prelude_frame, conversation, presentation)
+                frame = await asyncio.to_thread(_prelude_frame, conversation, client)
                 if not conversation.has_ended:
                     client.begin(conversation.onlooker)
             del conversation
@@ -498,9 +455,9 @@ class Joins:
         return conversation
 
 
-def _prelude_frame(conversation: Conversation, presentation: Presenter | None) -> Frame:
+def _prelude_frame(conversation: Conversation, client: Client) -> Frame:
     """For a thread of its own, since a long conversation takes its time."""
-    events = shown(conversation.prelude(), presentation)
+    events = client.show(conversation.prelude())
     # A client that has read half of a prelude has to begin again, so only its end is a place to continue from.
     frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
@@ -511,44 +468,44 @@ def _prelude_frame(conversation: Conversation, presentation: Presenter | None) -
     return file
 
 
-class _Client:
-    """What one client gets of a run: pushed straight into its outlet if that is free, else by ``rest``, as it can take it.
+class Client:
+    """What one client gets of a run: pushed straight into its ``stream`` if that is free, else by ``rest``, as it takes it.
 
     ``is_ready``: whether it has what came before. Until then nothing is pushed. Where events are not enough, it gets a
     ``snapshot`` of all messages.
     """
 
-    def __init__(self, outlet: Outlet, presentation: Presenter | None, snapshot: Snapshot) -> None:
-        self._outlet = outlet
+    def __init__(self, presentation: Presenter | None, snapshot: Snapshot) -> None:
+        self.stream: EventStream | None = None
         self._presentation = presentation
         self._snapshot = snapshot
         self.is_ready = False
 
-    def begin(self, source: Translator | Onlooker, *, is_ready: bool = True) -> None:
-        """``source``: what makes events of records for it: an onlooker, if it has joined in the middle."""
-        self._source = source
-        self._feed = source.feed if isinstance(source, Translator) else partial(_told_to_onlooker, source)
+    def begin(self, translator: Translator, *, is_ready: bool = True) -> None:
+        """``translator``: an onlooker, if it has joined in the middle."""
+        self._translator = translator
         self.is_ready = is_ready
 
     def push(self, records: Sequence[Record]) -> bool:
-        if not self.is_ready or len(records) > _FEW or not self._outlet.is_free:
+        stream = self.stream
+        if not self.is_ready or len(records) > _FEW or stream is None or not stream.is_free:
             return False
         for record in records:
-            if self._source.may_want_snapshot(record):
+            if self._translator.may_want_snapshot(record):
                 return False
         if len(records) > 1:
             records = _joined(records)
-        told = [(record.seq, events) for record in records if (events := self._feed(record))]
-        if told and (frame := _encode(told, self._presentation)):
-            self._outlet.write(frame)
+        told = [(record.seq, events) for record in records if (events := self._translator.feed(record))]
+        if told and (frame := self.encode(told)):
+            stream.write(frame)
         return True
 
     async def tell(self, records: Sequence[Record]) -> _Told:
         told: _Told = []
         for record in in_order(records):
-            events = self._feed(record)
-            if self._source.snapshot_at is not None:
-                events.insert(self._source.snapshot_at, await self._snapshot(record.seq))
+            events = self._translator.feed(record)
+            if self._translator.snapshot_at is not None:
+                events.insert(self._translator.snapshot_at, await self._snapshot(record.seq))
             if events:
                 told.append((record.seq, events))
         return told
@@ -558,7 +515,7 @@ class _Client:
         async with aclosing(batches):
             async for records in batches:
                 has_ended = isinstance(records[-1].event, RunEnded)
-                frame = _encode(await self.tell(records), self._presentation)
+                frame = self.encode(await self.tell(records))
                 del records
                 if frame:
                     yield frame
@@ -567,9 +524,14 @@ class _Client:
                 del frame  # for the next one, the client may wait long
         raise Unfinished
 
+    def show(self, events: Sequence[AguiEvent]) -> Sequence[AguiEvent]:
+        return events if self._presentation is None else self._presentation.show(events)
 
-def _told_to_onlooker(onlooker: Onlooker, record: Record) -> list[AguiEvent]:
-    return onlooker.feed(record)[0]
+    def encode(self, told: _Told) -> bytes:
+        if len(told) == 1:  # most are
+            seq, events = told[0]
+            return encode_sse(events if self._presentation is None else self._presentation.show(events), seq)
+        return b"".join([encode_sse(self.show(events), seq, first=first) for (first, seq), events in _merge(told)])
 
 
 def _joined(records: Sequence[Record]) -> Sequence[Record]:
@@ -579,17 +541,6 @@ def _joined(records: Sequence[Record]) -> Sequence[Record]:
         return records
     whole = ArgsAppended(pieces[0].call_id, "".join([piece.text for piece in pieces]))
     return [msgspec.structs.replace(records[-1], event=whole)]
-
-
-def _encode(told: _Told, presentation: Presenter | None) -> bytes:
-    if len(told) == 1:
-        seq, events = told[0]
-        return encode_sse(
-            events if presentation is None else presentation.show(events), seq
-        )  # most frames come by here
-    return b"".join(
-        [encode_sse(shown(events, presentation), seq, first=first) for (first, seq), events in _merge(told)]
-    )
 
 
 def _merge(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:

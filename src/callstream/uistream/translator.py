@@ -175,9 +175,8 @@ class ChunkTranslator:
         self._message_id = message_id
         self._sdk = sdk
         self._run = self.view.fold(is_outline=True)
-        self._run_id: str | None = None
         self._has_started = False
-        self._metadata: dict[str, str] = {}
+        self._metadata: dict[str, str] = {}  # what the client is told of the turn at its start
         self._is_over = False
         self._is_step_open = False
         self._shown: set[str] = set()  # messages that have parts
@@ -205,6 +204,7 @@ class ChunkTranslator:
             for record in condensed(run):
                 self._chunks(record)
         self._has_started = self._is_over = self._is_step_open = False
+        self._metadata = {}
 
     def take(self, runs: Sequence[RunView]) -> None:
         """The former name of ``skip``."""
@@ -216,7 +216,7 @@ class ChunkTranslator:
         ended = [outcome for run in runs for outcome in _outcomes(run)]
         self._answered = frozenset(outcome.call_id for outcome in ended)
         if runs:
-            self._run_id = runs[-1].run_id
+            self._metadata = {"runId": runs[-1].run_id or ""}
         last = len(runs) - 1
         chunks: list[Chunk] = []
         for number, run in enumerate(runs):
@@ -283,7 +283,7 @@ class ChunkTranslator:
         self._client_tools |= tools_in(change.input)
         if not self._has_started:
             self._has_started = True
-            self._metadata = {"runId": self._run_id or self._run.run_id or ""}
+            self._metadata = self._metadata or {"runId": self._run.run_id or ""}
             yield {"type": "start", "messageId": self._message_id, "messageMetadata": self._metadata}
 
     def _message_began(self, change: MessageBegan) -> Iterator[Chunk]:
@@ -501,8 +501,7 @@ class ChunkTranslator:
             case "cancelled":
                 yield {"type": "abort"}
             case _:
-                detail = f": {reason}" if self.view.errors and reason else "."
-                yield {"type": "error", "errorText": f"The run failed{detail}"}
+                yield {"type": "error", "errorText": self.view.why_failed(reason)}
 
     def _nothing(self, change: InputCame | Signed) -> Iterator[Chunk]:
         return iter(())

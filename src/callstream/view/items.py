@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Any, Final, Literal, TypeAlias, assert_never
 
 import msgspec
 
@@ -41,32 +41,11 @@ class _Text:
             self._chunks.append("".join(self._pieces))
             self._pieces.clear()
 
-    def __bool__(self) -> bool:
-        return bool(self._pieces or self._chunks)
-
     def __str__(self) -> str:
         if self._pieces or len(self._chunks) > 1:
             self._chunks = ["".join([*self._chunks, *self._pieces])]
             self._pieces.clear()
         return self._chunks[0] if self._chunks else ""
-
-
-class _Passing:
-    """A text of which nothing is kept but that there was some."""
-
-    __slots__ = ("_has_begun",)
-
-    def __init__(self) -> None:
-        self._has_begun = False
-
-    def append(self, piece: str) -> None:
-        self._has_begun = True
-
-    def __bool__(self) -> bool:
-        return self._has_begun
-
-    def __str__(self) -> str:
-        return ""
 
 
 class InputView:
@@ -107,14 +86,15 @@ class Passage:
         self.first_seq = record.first_seq or record.seq
         self.seq = record.seq
         self.end_seq: int | None = None
-        self._text = _Passing() if is_outline else _Text()
+        self._text = None if is_outline else _Text()
 
     @property
     def text(self) -> str:
-        return str(self._text)
+        return str(self._text or "")
 
     def append(self, text: str, seq: int) -> None:
-        self._text.append(text)
+        if self._text is not None:
+            self._text.append(text)
         self.seq = seq
 
     def as_json(self) -> dict[str, Any]:
@@ -159,6 +139,7 @@ class CallView(_Course):
     number is 0 where there is no such record.
     """
 
+    kind: Final = "call"
     __slots__ = (
         "_text",
         "_whole",
@@ -167,6 +148,7 @@ class CallView(_Course):
         "encoding",
         "first_seq",
         "has_all_args",
+        "has_pieces",
         "is_paused",
         "message_id",
         "name",
@@ -191,6 +173,8 @@ class CallView(_Course):
         self.state = CallState.STARTED
         self.first_seq = self.args_seq = record.seq
         self.pieces_seq = 0
+        self.has_pieces = False
+        """Whether the arguments came piece by piece."""
         self.has_all_args = False
         """Whether the provider ended the arguments."""
         self.ran_early = False
@@ -199,30 +183,26 @@ class CallView(_Course):
         """What the person or program that has to answer the call is asked."""
         self.is_paused = False
         """Whether another call asks about this one, and that one is to be answered."""
-        self._text = _Passing() if is_outline else _Text()
+        self._text = None if is_outline else _Text()
         self._whole: str | None = None
 
     @property
     def args_json(self) -> str:
         """What there is of the arguments, as JSON text. Of a free-text tool, a JSON string that is closed at its end."""
-        if not self._text:
+        if not self.has_pieces:
             nothing = '""' if self.encoding == "text" else "{}"
             return (self._whole or nothing) if self.has_all_args else ""
+        text = str(self._text or "")
         if self.encoding == "json":
-            return str(self._text)
-        return _json_string(str(self._text)) if self.has_all_args else _json_string(str(self._text))[:-1]
+            return text
+        return _json_string(text) if self.has_all_args else _json_string(text)[:-1]
 
     @property
     def args_text(self) -> str:
         """What there is of the arguments: JSON text, or the input itself of a free-text tool."""
-        if self.encoding == "text" and (self._text or not self._whole):
-            return str(self._text)
+        if self.encoding == "text" and (self.has_pieces or not self._whole):
+            return str(self._text or "")
         return str(json.loads(self.args_json)) if self.encoding == "text" else self.args_json
-
-    @property
-    def has_pieces(self) -> bool:
-        """Whether the arguments came piece by piece."""
-        return bool(self._text)
 
     @property
     def is_being_written(self) -> bool:
@@ -238,7 +218,7 @@ class CallView(_Course):
         question = None if self.question is None else msgspec.to_builtins(self.question)
         ran_early = self.ran_early or None
         return _without_none(
-            {**call, "type": "call", "ran_early": ran_early, "question": question, **_outcome_json(self.outcome)}
+            {**call, "type": self.kind, "ran_early": ran_early, "question": question, **_outcome_json(self.outcome)}
         )
 
     def append(self, text: str, record: Record) -> str:
@@ -248,9 +228,11 @@ class CallView(_Course):
         if self.encoding == "json":
             added = text
         else:  # even an empty piece begins the string of a free-text tool
-            added = _json_string(text)[1:-1] if self._text else _json_string(text)[:-1]
+            added = _json_string(text)[1:-1] if self.has_pieces else _json_string(text)[:-1]
         if text or added:
-            self._text.append(text)
+            self.has_pieces = True
+            if self._text is not None:
+                self._text.append(text)
             self.args_seq, self.changed_at = record.seq, record.at
         return added
 
@@ -262,10 +244,10 @@ class CallView(_Course):
             self.state = CallState.ARGS_COMPLETE
         self.pieces_seq = self.args_seq
         self.args_seq, self.changed_at = record.seq, record.at
-        if self._text:
+        if self.has_pieces:
             return ("", '"') if self.encoding == "text" else ("", "")
         came = self.args_text, self.args_json
-        if isinstance(self._text, _Passing):
+        if self._text is None:
             self._whole = None
         return came
 
@@ -318,11 +300,14 @@ class MessageView:
 
     @property
     def text(self) -> str:
-        return self._joined("text")
+        return "".join([passage.text for passage in self.passages("text")])
 
     @property
     def reasoning(self) -> str:
-        return self._joined("reasoning")
+        return "".join([passage.text for passage in self.passages("reasoning")])
+
+    def passages(self, kind: Literal["text", "reasoning"]) -> list[Passage]:
+        return [part for part in self.parts if isinstance(part, Passage) and part.kind == kind]
 
     @property
     def calls(self) -> list[CallView]:
@@ -331,7 +316,7 @@ class MessageView:
     @property
     def spoken(self) -> list[Part]:
         """Its text and its calls."""
-        return [part for part in self.parts if not isinstance(part, Passage) or part.kind == "text"]
+        return [part for part in self.parts if part.kind != "reasoning"]
 
     @property
     def open_passage(self) -> Passage | None:
@@ -341,9 +326,6 @@ class MessageView:
     def as_json(self) -> dict[str, Any]:
         parts = [part.as_json() for part in self.parts]
         return {"message_id": self.message_id, "attempt": self.attempt, "at": self.at, "items": parts}
-
-    def _joined(self, kind: str) -> str:
-        return "".join([part.text for part in self.parts if isinstance(part, Passage) and part.kind == kind])
 
 
 Item: TypeAlias = InputView | Passage | CallView | AnswerView

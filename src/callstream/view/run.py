@@ -251,8 +251,12 @@ class RunView:
                 return [Began(run_input)]
             case RunEnded() as ended:
                 return self._end_run(ended, record)
-            case CallSigned() | CallExecuting() | CallRunningEarly() | CallAwaiting() | CallProgressed():
+            case CallSigned() | CallExecuting() | CallRunningEarly() | CallAwaiting():
                 return self._change(event, record)
+            case CallProgressed(call_id=call_id, data=data):
+                course = self._course(call_id, record)
+                course.report(None if self._is_outline else data, record)
+                return [Progressed(course, data)]
             case StateChanged(snapshot=snapshot, patch=patch):
                 self.state_first_seq = self.state_first_seq or record.seq
                 self.state_seq = record.seq
@@ -355,15 +359,11 @@ class RunView:
         return [*closed, Opened(call)]
 
     def _change(
-        self, event: CallSigned | CallExecuting | CallRunningEarly | CallAwaiting | CallProgressed, record: Record
+        self, event: CallSigned | CallExecuting | CallRunningEarly | CallAwaiting, record: Record
     ) -> list[ViewChange]:
         call = self.calls.get(event.call_id)
         if call is None:
-            if not isinstance(event, CallProgressed):
-                return []
-            answer = self._answer(event.call_id, record)
-            answer.report(None if self._is_outline else event.data, record)
-            return [Progressed(answer, event.data)]
+            return []
         call.changed_at = record.at
         match event:
             case CallSigned(signature=signature):
@@ -379,25 +379,23 @@ class RunView:
                 call.state = CallState.AWAITING
                 call.question, call.is_paused = question or call.question, is_paused
                 return [Asked(call)]
-            case CallProgressed(data=data):
-                call.report(None if self._is_outline else data, record)
-                return [Progressed(call, data)]
             case _:
                 assert_never(event)
 
     def _end(self, outcome: Outcome, record: Record) -> Settled:
-        call = self.calls.get(outcome.call_id) or self._answer(outcome.call_id, record)
+        call = self._course(outcome.call_id, record)
         is_cut_off = call.end(outcome, record)
         if self._is_outline:
             call.outcome = None
         return Settled(call, outcome, is_cut_off)
 
-    def _answer(self, call_id: str, record: Record) -> AnswerView:
-        answer = self.answers.get(call_id)
-        if answer is None:
-            answer = self.answers[call_id] = AnswerView(call_id, record)
-            self.items.append(answer)
-        return answer
+    def _course(self, call_id: str, record: Record) -> CallView | AnswerView:
+        """A call of the run, or what the run says of an earlier one's."""
+        course = self.calls.get(call_id) or self.answers.get(call_id)
+        if course is None:
+            course = self.answers[call_id] = AnswerView(call_id, record)
+            self.items.append(course)
+        return course
 
     # -- what counts no more --
 
