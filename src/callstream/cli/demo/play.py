@@ -6,15 +6,17 @@ written, typeset, shown to a person for approval, and published if the person ag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 import msgspec
 
 from callstream.cli.output import one_line
+from callstream.events import MessageReceived, ResultReceived
 from callstream.testing.httpserver import ReceivedRequest
 from callstream.testing.script import Parallel, Script, Text, Thought, ToolCall
+from callstream.wire import provider_of
 
 LABEL = "scripted provider"
 
@@ -45,42 +47,39 @@ PIECES = (
 
 def play(request: ReceivedRequest) -> Script:
     """The next answer of the model."""
-    contents = request.json.get("contents")
-    messages = [content for content in contents if isinstance(content, dict)] if isinstance(contents, list) else []
-    spoken = [number for number, content in enumerate(messages) if _user_text(content)]
-    start = spoken[-1] if spoken else 0
-    said = _user_text(messages[start]) if messages else ""
-    piece = _choose(said, len(spoken))
-    done = list(_results(messages[start + 1 :]))
-    return _next(piece, said, done)
+    events = [event for turn in provider_of("gemini").turns(request.body) for event in turn.events]
+    spoken = [(place, event.text) for place, event in enumerate(events) if isinstance(event, MessageReceived)]
+    start, said = spoken[-1] if spoken else (0, "")
+    done = {event.name: event.content for event in events[start:] if isinstance(event, ResultReceived)}
+    return _next(_choose(said, len(spoken)), said, done)
 
 
-def _next(piece: _Document, said: str, done: Sequence[tuple[str, Any]]) -> Script:
-    names = [name for name, _ in done]
-    failed = next((name for name, result in done if isinstance(result, dict) and "error" in result), None)
+def _next(piece: _Document, said: str, done: Mapping[str | None, Any]) -> Script:
+    """``done``: what the tools have returned since the user spoke."""
+    failed = next((name for name, result in done.items() if isinstance(result, dict) and "error" in result), None)
     if failed is not None:
         return [Text(f"{failed} did not work, so I stop here. Ask me again, and I begin anew.", size=4)]
-    if "publish" in names:
+    if "publish" in done:
         return [
             Text(f"“{piece.title}” is published. Ask for something else: I also know tides, tea and paper.", size=4)
         ]
-    if "ask_approval" in names:
-        if is_approval(dict(done)["ask_approval"]):
+    if "ask_approval" in done:
+        if is_approval(done["ask_approval"]):
             return [Text("Thank you. I publish it now.", size=4), ToolCall("publish", {"title": piece.title})]
         return [
             Text(
                 f"Then “{piece.title}” stays unpublished. It is written and typeset, should you want it later.", size=4
             )
         ]
-    if "typeset" in names:
+    if "typeset" in done:
         summary = f"{len(piece.content.split())} words in {piece.content.count('## ')} chapters, checked and typeset."
         return [
             Text("It is ready. I do not publish anything before a person has agreed.", size=4),
             ToolCall("ask_approval", {"title": piece.title, "summary": summary}),
         ]
-    if "write_document" in names:
+    if "write_document" in done:
         return [Text("Now it is typeset, which takes a moment.", size=4), ToolCall("typeset", {"title": piece.title})]
-    if "look_up" in names:
+    if "look_up" in done:
         return [
             Text("That is enough to begin with.", size=4),
             ToolCall("write_document", {"title": piece.title, "content": piece.content}, size=8),
@@ -98,26 +97,6 @@ def _choose(said: str, turn: int) -> _Document:
         if any(word in words for word in piece.words):
             return piece
     return PIECES[max(turn - 1, 0) % len(PIECES)]
-
-
-def _user_text(content: dict[str, Any]) -> str:
-    """What a user's message says; nothing for one that only carries results."""
-    if content.get("role") != "user":
-        return ""
-    return " ".join(str(part["text"]) for part in _parts(content) if part.get("text")).strip()
-
-
-def _results(contents: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for content in contents:
-        for part in _parts(content):
-            found = part.get("functionResponse") or part.get("function_response")
-            if isinstance(found, dict):
-                yield str(found.get("name")), found.get("response")
-
-
-def _parts(content: dict[str, Any]) -> list[dict[str, Any]]:
-    parts = content.get("parts")
-    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def is_approval(answer: Any) -> bool:
