@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.gated import PATIENCE
 
-from .commands import ran, serving
+from .commands import Ran, ran, serving
 
 
 def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Path) -> None:
@@ -70,6 +71,12 @@ def test_no_key_is_logged(tmp_path: Path, log_format: str) -> None:
     assert "generateContent" in logged
     assert "xyzzy" not in logged
     assert "plugh" not in logged
+
+
+def test_a_log_format_that_there_is_not(run: Callable[..., Ran]) -> None:
+    done = run("gateway", "--auth", "--log-format", "xml")
+    assert done.code == 2
+    assert "expected text or json, got 'xml'" in done.err
 
 
 def test_guards_are_rules_and_policies_in_files_and_functions(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
 from callstream.journal.postgres.link import address, failure
+from callstream.journal.postgres.session import numbered
+from callstream.journal.sql import build_list
 from callstream.journal.store import RunFilter, StoreAway, forget_filter
 
 from .conftest import opened
@@ -64,7 +66,7 @@ async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> No
     link = await asyncpg.connect(where.dsn)
     async with opened(url) as journal:
         await journal.append("r", [RunStarted("t")])
-        reader = journal._store.reader  # type: ignore[attr-defined]
+        sql = journal._store._link.sql  # type: ignore[attr-defined]
         await link.execute(
             f'INSERT INTO "{where.schema}".run (run_id, thread_id, epoch, compacted, started_at, ended_at, outcome) '
             "SELECT 'run ' || n, 'thread ' || n, 1, true, n, n + 1, 'finished' FROM generate_series(1, 50000) AS n"
@@ -72,8 +74,10 @@ async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> No
         await link.execute(f'ANALYZE "{where.schema}".run')
 
         async def plan(name: str, wanted: RunFilter) -> str:
-            query, values = reader.build_query(name, wanted.conditions(), 100)
-            return "\n".join([row[0] for row in await link.fetch(f"EXPLAIN {query}", *values)])
+            text, values = build_list(sql, name, wanted.conditions())
+            query, names = numbered(text)
+            arguments = [{**values, "limit": 100}[name] for name in names]
+            return "\n".join([row[0] for row in await link.fetch(f"EXPLAIN {query}", *arguments)])
 
         assert "Index Scan using run_started" in await plan("forgettable_runs", forget_filter(1.0, None, None))
         assert "Seq Scan on run" not in await plan("list_runs", RunFilter(active=True))
@@ -169,6 +173,20 @@ async def test_poolers_are_served(url: str, options: str) -> None:
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 24))
 
 
+async def test_records_of_another_process_are_found_without_listen(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """By looking, which must not fail: a follower is woken then, too, but once a second."""
+    async with opened(url + "&listen=off") as journal, opened(url + "&listen=off") as other:
+        await journal.append("r", [RunStarted("t")])
+        following = other.follow("r")
+        assert (await anext(following)).seq == 1
+        for number in range(3):
+            coming = asyncio.ensure_future(anext(following))
+            await journal.append("r", [TextAppended("m", str(number))])
+            assert (await asyncio.wait_for(coming, 30)).seq == 2 + number
+        await following.aclose()  # type: ignore[attr-defined]
+    assert "could not be looked for" not in caplog.text
+
+
 async def test_a_server_that_refuses_listen_is_looked_at_instead(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,9 +211,9 @@ async def test_looking_that_fails_for_a_while_does_not_end_the_journal(
     """A right that was taken away, a disk that was full: that is no reason never to write again."""
     async with opened(url + "&listen=off") as journal, opened(url + "&listen=off") as other:
         await journal.append("r", [RunStarted("t")])
-        sql = other._store._sql  # type: ignore[attr-defined]
+        sql = other._store._link.sql  # type: ignore[attr-defined]
         looking = sql["followed_runs"]
-        sql["followed_runs"] = "SELECT 1 / 0 WHERE $1::text[] IS NOT NULL AND $2 <> ''"
+        sql["followed_runs"] = "SELECT 1 / 0 WHERE :run_ids::text[] IS NOT NULL AND :writer <> ''"
         follower = asyncio.create_task(followed(other))
 
         async def is_told() -> bool:
@@ -263,9 +281,11 @@ async def test_a_run_that_is_erased_in_the_middle_of_a_page_does_not_seem_to_end
         await journal.compact("r")
         reading = other.read("r")
         assert (await anext(reading)).seq == 1
-        sql = other._store._sql  # type: ignore[attr-defined]
+        sql = other._store._link.sql  # type: ignore[attr-defined]
         # The run is erased after its row was read, and before its records are.
-        sql["read_archive"] = sql["read_archive"].replace("archive.run_key = $1", "archive.run_key = $1 AND false")
+        sql["read_archive"] = sql["read_archive"].replace(
+            "archive.run_key = :run_key", "archive.run_key = :run_key AND false"
+        )
         with pytest.raises(JournalError, match="erased"):
             _ = [record async for record in reading]
 

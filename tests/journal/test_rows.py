@@ -118,16 +118,12 @@ def test_every_field_of_a_call_has_a_column() -> None:
 
 
 def test_queries_have_the_same_names_in_both_dialects() -> None:
-    """All but those in which the dialects differ: PostgreSQL writes a batch by one function, locks rows, counts the keys of
-    runs, and has a table of those that are not compacted; SQLite has an index of open calls, which a query must name, and reads many runs
-    table by table.
+    """All but those in which the dialects differ: PostgreSQL writes a batch by one function, and takes a turn for that; SQLite
+    writes it table by table, and reads many runs so.
     """
     sqlite, postgres = set(queries("sqlite")), set(queries("postgres"))
-    written_one_by_one = {"next_run_key", "insert_run", "check_runs", "end_run", "insert_record", "insert_source"}
+    written_one_by_one = {"insert_run", "check_runs", "end_run", "insert_record", "insert_source"}
     written_one_by_one |= {"insert_call", "advance_call", "count_active"}
     table_by_table = {"read_logs", "read_archives"}
-    assert sqlite - postgres == written_one_by_one | table_by_table | {"where_open"}
-    assert postgres - sqlite == {
-        *("append", "lock_schema", "create_schema", "lock_run", "give_back", "take_turn", "fence_dead", "delete_live"),
-        *("read_runs", "advance_keys", "lock_live", "sync_commit"),
-    }
+    assert sqlite - postgres == written_one_by_one | table_by_table
+    assert postgres - sqlite == {"append", "give_back", "take_turn", "read_runs", "sync_commit"}

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from callstream.calls import CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.sqlite import reader, sqlite_path
-from callstream.journal.sqlite.store import SqliteFile
+from callstream.journal.sql import build_list, queries
+from callstream.journal.sqlite import sqlite_path
+from callstream.journal.sqlite.file import SqliteFile, SqliteSession
 from callstream.journal.store import forget_filter
 
 from .conftest import sqlite_url
@@ -125,16 +127,21 @@ async def test_a_schema_that_grew_meanwhile_is_not_made_older(tmp_path: Path, mo
 
     def late(file: SqliteFile) -> Any:
         monkeypatch.setattr(SqliteFile, "transaction", transaction)
-        newer = SqliteFile(str(path), "process", 5.0)
-        newer.open()
-        newer.migrate()
-        newer.connection.execute("UPDATE schema_version SET version = 3, oldest_code = 2")
+        with ThreadPoolExecutor() as another:
+            another.submit(asyncio.run, _make(path)).result()
+        newer = sqlite3.connect(path, isolation_level=None)
+        newer.execute("UPDATE schema_version SET version = 3, oldest_code = 2")
         newer.close()
         return transaction(file)
 
     monkeypatch.setattr(SqliteFile, "transaction", late)
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         assert (await journal.stats())["schema_version"] == 3
+
+
+async def _make(path: Path) -> None:
+    async with open_journal(sqlite_url(path), housekeeping=None):
+        pass
 
 
 async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
@@ -170,22 +177,24 @@ async def test_what_grows_with_the_years_is_never_looked_through(tmp_path: Path)
     async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t"), CallStarted("c", "t")])
         plans: list[str] = []
-        rows = reader._rows
+        execute = SqliteSession._execute
 
-        def explained(connection: sqlite3.Connection, query: str, parameters: Any) -> Any:
-            plans.extend(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", parameters))
-            return rows(connection, query, parameters)
+        def explained(session: SqliteSession, query: str, parameters: Any) -> Any:
+            plans.extend(row[3] for row in execute(session, f"EXPLAIN QUERY PLAN {query}", parameters))
+            return execute(session, query, parameters)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(reader, "_rows", explained)
+            patched.setattr(SqliteSession, "_execute", explained)
             assert [call.call_id for call in await journal.calls(states=[CallState.STARTED, CallState.AWAITING])] == [
                 "c"
             ]
             assert await journal.calls(states=[CallState.COMPLETED]) == []
             assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
         assert "SEARCH tool_call USING INDEX tool_call_open (state=?)" in plans
-        query, values = reader.build_query("forgettable_runs", forget_filter(1.0, None, None).conditions(), 1)
-        explaining = connection_of(journal).execute(f"EXPLAIN QUERY PLAN {query}", values)
+        forgettable = build_list(queries("sqlite"), "forgettable_runs", forget_filter(1.0, None, None).conditions())
+        explaining = connection_of(journal).execute(
+            f"EXPLAIN QUERY PLAN {forgettable[0]}", {**forgettable[1], "limit": 1}
+        )
         assert any("USING INDEX run_due" in row[3] for row in explaining)
 
 

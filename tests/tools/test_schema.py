@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -316,3 +316,13 @@ def test_gemini_is_told_in_words_what_its_schema_has_no_words_for() -> None:
     assert parts["count"] == {"type": "integer", "minimum": 1, "maximum": 4}
     assert parts["ratio"] == {"type": "number", "description": "A share. Greater than 0. Less than 1."}
     assert parts["even"] == {"type": "integer", "minimum": 2, "description": "A multiple of 2."}
+
+
+def test_a_class_is_looked_into_once_however_many_fields_it_is_the_type_of() -> None:
+    from callstream.tools.schema import parts_of
+
+    level: Any = int
+    for number in range(12):
+        level = make_dataclass(f"Level{number}", [("left", level), ("right", level)])
+
+    assert len(list(parts_of(level))) == 1 + 2 * 12

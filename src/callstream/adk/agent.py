@@ -14,13 +14,12 @@ import copy
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Self, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
 
-import msgspec
 from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage
 from ag_ui.core import Event as AnyEvent
 from google.adk.agents.base_agent import BaseAgent
@@ -44,6 +43,7 @@ from callstream.adk.tapping import client_toolsets, structured_agents, tap_tree
 from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, public_state
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import (
+    Custom,
     MessagesSnapshot,
     ReasoningStart,
     RunError,
@@ -55,6 +55,7 @@ from callstream.agui.events import (
     encode,
 )
 from callstream.agui.messages import AssistantMessage, Metadata, called_in, digest_of
+from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, JournalError, RunOver, TooMany, UsageError
 from callstream.events import InputKept, Record, RunEnded, RunStarted
@@ -107,16 +108,7 @@ class ADKAgent:
             raise UsageError("expected the App's CallstreamPlugin to have a callstream.Callstream")
         self.callstream: Callstream = settings["callstream"] or theirs or Callstream()
         self.owns_callstream = settings["callstream"] is None and theirs is None
-        asks = settings["stream_arguments"]
-        plugin = (
-            HostedPlugin(self.callstream, stream_arguments=asks)
-            if given is None
-            else HostedPlugin.like(given, self.callstream, stream_arguments=asks)
-        )
-        plugin.join_text = settings["join_text"]
-        if settings["trust_mcp_hints"]:
-            plugin.trust_mcp_hints()
-        self._plugin = plugin
+        plugin = self._plugin = HostedPlugin(self.callstream, given, settings)
         assert app.root_agent is not None
         self.root_agent: BaseNode = tap_tree(app.root_agent, self.callstream)
         """The copy that runs."""
@@ -195,24 +187,24 @@ class ADKAgent:
         async with aclosing(batches):
             async for events, _ in batches:
                 for event in _for_client(input, events):
-                    yield _EVENT.validate_json(encode(event))  # type: ignore[arg-type]
+                    yield _EVENT.validate_json(encode(event))
 
     async def run_sse(self, given: RunAgentInput, *, once: bool = False) -> AsyncGenerator[bytes, None]:
         """The same as server-sent events, without the detour through the models.
 
         ``once``: a request that is sent again is shown the run that it has begun before.
         """
-        whose = (self.user_of(given), self.app_of(given))
-        request = RunRequest(given.thread_id, given.run_id, digest_of(given), *whose) if once else None
+        app_name, user_id, thread_id = self._thread_of(given)
+        request = RunRequest(thread_id, given.run_id, digest_of(given), user_id, app_name) if once else None
         batches = self._batches(given, request)
         async with aclosing(batches):
             async for events, seq in batches:
                 if events:
-                    yield encode_sse(_for_client(given, events), seq)  # type: ignore[arg-type]
+                    yield encode_sse(_for_client(given, events), seq)
 
     async def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
         """Iterating this owns the run: closing it stops the run."""
-        driver, thread = self._driver(), (self.app_of(given), self.user_of(given), given.thread_id)
+        driver, thread = self._driver(), self._thread_of(given)
         translator, presentation = Translator(self.view), self.presentation(given)
         try:
             run_id = await driver.begin(partial(self._start, given, self._closings), request=request, turn=thread)
@@ -250,8 +242,7 @@ class ADKAgent:
         is_end = isinstance(record.event, RunEnded) and self._settings["emit_messages_snapshot"]
         if not is_end and place is None:
             return
-        app_name, user_id, thread_id = thread
-        conversation = await self._conversation(app_name, thread_id, user_id, record)
+        conversation = await self._conversation(thread, record)
         if not is_end and place is not None:
             own = [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in given.messages]
             events.insert(place, conversation.snapshot(own))
@@ -279,8 +270,8 @@ class ADKAgent:
         ``exclusive``: raises ThreadBusy if the thread has an active run. Raises AnswerRefused if the client brings nothing
         but answers, and one of them cannot be given to google-adk.
         """
-        user_id = principal or self.user_of(given)
-        thread = (self.app_of(given), user_id, given.thread_id)
+        thread = self._thread_of(given, principal)
+        app_name, user_id, _ = thread
         if self._idle is not None:
             self._idle.use(thread)
             await self.callstream.journal.open()
@@ -293,20 +284,36 @@ class ADKAgent:
         run = await self.callstream.begin(
             RunStarted(given.thread_id, user_id, self._input_to_keep(turn, credentials), exclusive),
             given.run_id,
-            kept=self._all_input(given, turn.heard) if self._can_keep and not credentials else None,
+            kept=self._all_input(given, turn.heard)
+            if self.continues and self.can_continue and not credentials
+            else None,
             as_current=False,
             host_traces=True,
             numbered=True,
         )
-        self._app_runs.add(thread[0], run.run_id, began, time.time())
+        self._app_runs.add(app_name, run.run_id, began, time.time())
         run.directory.own_runs = turn.directory.own_runs
-        work = AgentRun(self._runner(thread[0]), self._plugin, self._threads, self._settings, self._predictions, given)
-        return self._started(run, thread, partial(work.work, run, user_id, given_up, turn.heard))
+        runner = self._runner(app_name)
+        return self._started(run, thread, runner, self._threads, given, heard=turn.heard, given_up=given_up)
 
-    def _started(self, run: Run, thread: ThreadKey, work: Callable[[], Coroutine[Any, Any, None]]) -> StartedRun:
+    def _started(
+        self,
+        run: Run,
+        thread: ThreadKey,
+        runner: Runner,
+        threads: Threads,
+        given: RunAgentInput,
+        *,
+        heard: frozenset[str],
+        given_up: tuple[Call, ...] = (),
+    ) -> StartedRun:
         self._active.add(run)
         run.on_stop(lambda reason: self._release(run, thread))
-        return StartedRun(run, work, thread)
+        plugin, settings, predictions = self._plugin, self._settings, self._predictions
+        work = AgentRun(
+            run, thread, runner, threads, given, heard, plugin=plugin, settings=settings, predictions=predictions
+        )
+        return StartedRun(run, partial(work.work, given_up), thread)
 
     def _turn(self, given: RunAgentInput, thread: ThreadKey) -> ClientTurn:
         return ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
@@ -318,10 +325,6 @@ class ADKAgent:
         """Whether another process could go on with its runs: journal and sessions are where that one finds them."""
         journal = self.callstream.journal
         return journal.is_persistent and not journal.redacts and not self.sessions_are_in_memory
-
-    @property
-    def _can_keep(self) -> bool:
-        return self.continues and self.can_continue
 
     @property
     def apps(self) -> frozenset[str]:
@@ -345,17 +348,16 @@ class ADKAgent:
         """
         engine, on_divergence = self.callstream.engine, self.on_divergence
         run = await Run.go_on(engine, run_id, on_divergence=on_divergence, host_traces=True)
-        replay = None if run.keeping is None else run.keeping.replay
+        replay = run.replay
         assert replay is not None, "it goes on"
         kept = json.loads(replay.run_input)
         given = RunAgentInput.model_validate(kept["input"])
-        thread = (self.app_of(given), run.principal or self.user_of(given), given.thread_id)
+        thread = self._thread_of(given, run.principal)
         before = None if replay.session is None else KeptSession.read(replay.session)
         sessions = ResumedSessions(self._threads.service, before)
         threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
         runner = self._new_runner(thread[0], sessions)
-        work = AgentRun(runner, self._plugin, threads, self._settings, self._predictions, given)
-        return self._started(run, thread, partial(work.work, run, thread[1], (), frozenset(kept["heard"])))
+        return self._started(run, thread, runner, threads, given, heard=frozenset(kept["heard"]))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
@@ -365,7 +367,7 @@ class ADKAgent:
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
         """Imports a thread of which the journal has never had a run from its session. Beginning a run does so too."""
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
-        turn = self._turn(given, (self.app_of(given), principal or self.user_of(given), thread_id))
+        turn = self._turn(given, self._thread_of(given, principal))
         await turn.import_thread(self.root_agent)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
@@ -418,6 +420,9 @@ class ADKAgent:
             return str(self._settings["app_name_extractor"](given))
         return self._app.name
 
+    def _thread_of(self, given: RunAgentInput, principal: str | None = None) -> ThreadKey:
+        return self.app_of(given), principal or self.user_of(given), given.thread_id
+
     def _runner(self, app_name: str) -> Runner:
         if app_name not in self._runners:
             self._runners[app_name] = self._new_runner(app_name, self._threads.service)
@@ -454,10 +459,11 @@ class ADKAgent:
             user_id = self.user_of(given)
         if app_name is None or self._app_is_named or self._settings["app_name_extractor"] is not None:
             app_name = self.app_of(given)
-        session = await self._threads.find(app_name, user_id, thread_id)
+        thread = (app_name, user_id, thread_id)
+        session = await self._threads.find(thread)
         if session is None:
             return None
-        conversation = await self._conversation(app_name, thread_id, user_id)
+        conversation = await self._conversation(thread)
         if not conversation.messages:
             is_forgotten = await self.callstream.journal.has_forgotten(thread_id, user_id)
             return {"state": public_state(session.state), "messages": [] if is_forgotten else messages_in(session)}
@@ -470,19 +476,13 @@ class ADKAgent:
             return list(rows)
         return await self._app_runs.of(self._app.name, rows, self.callstream.journal)
 
-    async def _runs(self, app_name: str, thread_id: str, user_id: str) -> list[RunRow]:
-        """The runs of a thread of the app, the newest first."""
-        journal = self.callstream.journal
-        return await self._app_runs.of(app_name, await journal.runs(thread_id=thread_id, principal=user_id), journal)
-
-    async def _conversation(
-        self, app_name: str, thread_id: str, user_id: str, last: Record | None = None
-    ) -> Conversation:
+    async def _conversation(self, thread: ThreadKey, last: Record | None = None) -> Conversation:
         """The thread as it is, or up to a record."""
         journal = self.callstream.journal
+        app_name, user_id, thread_id = thread
         await journal.open()
         conversation = Conversation(self.view)
-        rows = await self._runs(app_name, thread_id, user_id)
+        rows = await self._app_runs.of(app_name, await journal.runs(thread_id=thread_id, principal=user_id), journal)
         if last is not None:
             rows = rows[[row.run_id for row in rows].index(last.run_id) :]
         async for records in history(journal, rows[::-1]):
@@ -520,23 +520,12 @@ class ADKAgent:
         self._runners.clear()
 
 
-def _for_client(given: RunAgentInput, events: list[ShownEvent]) -> list[ShownEvent]:
+def _for_client(given: RunAgentInput, events: list[AguiEvent]) -> list[AguiEvent]:
     """A client that declares no version of the protocol is older than AG-UI 1.0."""
     return events if given.protocol_version is not None else for_older_client(events)
 
 
 # -- what a client is sent of the translator's events --
-
-
-class _CustomEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="CUSTOM"):
-    """AG-UI's event for what an application adds to the protocol."""
-
-    name: str
-    value: Any
-    metadata: Metadata
-
-
-ShownEvent: TypeAlias = AguiEvent | _CustomEvent
 
 
 _LOOKED_AT: Final = frozenset(
@@ -569,8 +558,8 @@ class Presentation:
         self._streams = streams_arguments
         self._held: dict[str, list[str]] = {}
 
-    def show(self, events: Iterable[AguiEvent]) -> list[ShownEvent]:
-        made: list[ShownEvent] = []
+    def show(self, events: Iterable[AguiEvent]) -> list[AguiEvent]:
+        made: list[AguiEvent] = []
         for event in events:
             if type(event) not in _LOOKED_AT:
                 pass
@@ -601,7 +590,7 @@ class Presentation:
             made.append(event)
         return made
 
-    def _announcement(self, started: ToolCallStart) -> list[ShownEvent]:
+    def _announcement(self, started: ToolCallStart) -> list[AguiEvent]:
         """Tells the client which state a tool's arguments will become, once, before it sees the first call."""
         name = started.tool_call_name
         if self._predictions.asks_about(name):
@@ -610,7 +599,7 @@ class Presentation:
         if not payloads or name in self._announced:
             return []
         self._announced |= {name}
-        return [_CustomEvent(name="PredictState", value=payloads, metadata=started.metadata)]
+        return [Custom(name="PredictState", value=payloads, metadata=started.metadata)]
 
     def _look_for_calls(self, snapshot: MessagesSnapshot) -> None:
         """A client that joins learns of calls by a snapshot, and of their results later. What it has not is void."""
@@ -626,11 +615,11 @@ _LAST_RECORD_SECONDS = 1.0
 """How long a record may take that was written before the journal failed."""
 
 
-EventBatches: TypeAlias = AsyncGenerator[tuple[list[ShownEvent], int | None], None]
+EventBatches: TypeAlias = AsyncGenerator[tuple[list[AguiEvent], int | None], None]
 """The events of each record, with its number; None for those that are of no record."""
 
 
-def _refusal(code: str, message: str) -> tuple[list[ShownEvent], None]:
+def _refusal(code: str, message: str) -> tuple[list[AguiEvent], None]:
     return [RunError(message=message, code=code, metadata=Metadata(0))], None
 
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any, NamedTuple
 
 from ag_ui.core import DeveloperMessage, Message, RunAgentInput, SystemMessage, ToolMessage, UserMessage
@@ -71,19 +70,15 @@ _UNCONFIRMED = {"status": "a person has been asked to confirm this call"}
 _STREAMING = RunConfig(streaming_mode=StreamingMode.SSE)
 
 
-class _Asked(NamedTuple):
-    """A message to google-adk. ``answers``: those in it, which are recorded when it is sent: one before it may fail."""
-
-    message: types.Content
-    answers: Sequence[TakenAnswer] = ()
-
-
 class _Turn(NamedTuple):
-    """What google-adk is asked, and what that changes in the state of the session."""
+    """What google-adk is asked, and what that changes in the state of the session.
 
-    user_id: str
+    ``answers``: those in the message, which are recorded when it is sent: one before it may fail.
+    """
+
     session_id: str
-    asked: _Asked
+    message: types.Content
+    answers: Sequence[TakenAnswer]
     changes: dict[str, Any]
     config: RunConfig
 
@@ -112,6 +107,7 @@ class ClientTurn:
         self, given: RunAgentInput, thread: ThreadKey, journal: Journal, threads: Threads, app_runs: AppRuns
     ) -> None:
         self.given = given
+        self._thread = thread
         self._app_name, self._user_id, self._thread_id = thread
         self.directory = _TurnDirectory(journal, self._thread_id, self._user_id)
         self.runs: Sequence[RunRow] = ()
@@ -119,7 +115,7 @@ class ClientTurn:
         self.history: Sequence[Message] = ()
         self._journal = journal
         self._app_runs = app_runs
-        self._find_session = partial(threads.find, *thread)
+        self._threads = threads
         self._session: Session | None = None
         self._has_session = False
 
@@ -211,7 +207,7 @@ class ClientTurn:
     async def _found_session(self) -> Session | None:
         """google-adk's, before the run begins; None if there is none."""
         if not self._has_session:
-            self._session = await self._find_session()
+            self._session = await self._threads.find(self._thread)
             self._has_session = True
         return self._session
 
@@ -256,67 +252,72 @@ class ClientTurn:
 
 
 class AgentRun:
-    """``work`` is the run. It is given a started run of the journal and ends it, however it ends."""
+    """``work`` is the run: it ends the started run of the journal, however that ends.
+
+    ``heard``: messages that runs of the thread have had whose session is gone.
+    """
 
     def __init__(
         self,
+        run: Run,
+        thread: ThreadKey,
         runner: Runner,
-        plugin: HostedPlugin,
         threads: Threads,
+        given: RunAgentInput,
+        heard: frozenset[str],
+        *,
+        plugin: HostedPlugin,
         settings: AgentOptions,
         predictions: Predictions,
-        given: RunAgentInput,
     ) -> None:
+        self._run = run
+        self._thread = thread
         self._runner = runner
-        self._plugin = plugin
         self._threads = threads
+        self._plugin = plugin
         self._settings = settings
         self._input = given
         self._predictions = predictions
         self._predicted: dict[str, None] = {}  # the tools that have run and whose changes need the user's consent
         self._state = SharedState(given.state)
-        self._heard: frozenset[str] = frozenset()
-
-    async def work(
-        self, run: Run, user_id: str, given_up: tuple[Call, ...], heard: frozenset[str] = frozenset()
-    ) -> None:
-        """``heard``: messages that runs of the thread have had whose session is gone."""
         self._heard = heard
+
+    async def work(self, given_up: tuple[Call, ...]) -> None:
+        """``given_up``: calls that a process left behind in the thread when it died."""
+        run = self._run
         instructions = _instructions(self._input.messages)
         current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
         try:
             async with run, asyncio.timeout(self._settings["execution_timeout_seconds"]):
-                turns = await self._turns(run, user_id)
+                turns = await self._turns()
                 for turn in turns:
-                    await self._invoke(run, turn)
-                after = await self._threads.find(self._runner.app_name, user_id, run.thread_id)
+                    await self._invoke(turn)
+                after = await self._threads.find(self._thread)
                 if after is not None:
                     always = bool(turns) and self._settings["emit_state_snapshot"]
                     await run.record(self._state.snapshot(after.state, always=always))
-                await self._ask_about_predictions(run)
+                await self._ask_about_predictions()
                 if after is not None:
-                    await self._mark_pending(run, after)
+                    await self._mark_pending(after)
         finally:
             self._plugin.forget(run)
 
     # -- in --
 
-    async def _turns(self, run: Run, user_id: str) -> list[_Turn]:
+    async def _turns(self) -> list[_Turn]:
         """Takes the input in, into journal and session, and leaves what google-adk is to be asked.
 
         Input and session hold the whole history of the thread. Neither is kept while the model answers.
         """
-        session = await self._threads.open(self._runner.app_name, user_id, self._input.thread_id)
-        if run.keeping is not None and (run.keeping.replay is None or run.keeping.replay.session is None):
+        run = self._run
+        session = await self._threads.open(self._thread)
+        if run.keeping is not None and (run.replay is None or run.replay.session is None):
             await run.record([keep_session(session)])
         await give_up_rewound(run, session)
-        messages, changes, said = await self._incoming(run, session)
+        turns, changes, said = await self._incoming(session)
         await run.record(self._state.snapshot({**session.state, **changes}))
-        if not messages and (changes or said):
+        if not turns and (changes or said):
             await self._append(session, None, {**changes, **said})
-        turns = [
-            _Turn(session.user_id, session.id, asked, self._marks_of(asked), self._run_config()) for asked in messages
-        ]
         if turns:
             turns[0].changes.update(changes)
             # What a user said counts as heard with the turn that it begins, the last: one before may fail.
@@ -324,12 +325,14 @@ class AgentRun:
         del self._input
         return turns
 
-    def _marks_of(self, asked: _Asked) -> dict[str, Any]:
-        answers = {taken.message_id for taken in asked.answers}
-        return marks(message for message in self._input.messages if message.id in answers)
+    def _turn(self, session: Session, message: types.Content, answers: Sequence[TakenAnswer] = ()) -> _Turn:
+        answering = {taken.message_id for taken in answers}
+        changes = marks(each for each in self._input.messages if each.id in answering)
+        return _Turn(session.id, message, answers, changes, self._run_config())
 
-    async def _incoming(self, run: Run, session: Session) -> tuple[list[_Asked], dict[str, Any], dict[str, Any]]:
+    async def _incoming(self, session: Session) -> tuple[list[_Turn], dict[str, Any], dict[str, Any]]:
         """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
+        run = self._run
         past, new = split(self._input.messages, session, self._heard)
         if not new and not self._input.resume and (self._settings["answer_again"] or _is_unanswered(session)):
             new = _sent_again(self._input.messages, run.run_id)
@@ -344,33 +347,31 @@ class AgentRun:
         taking = ClientAnswers(run, session, self._runner.agent, resumable=self._is_resumable)
         answered = await taking.accept(answers, alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
-        asked = await self._append_answers(run, session, answered.turns, resumes=not parts)
-        later = answered.held.union(taken.message_id for each in asked for taken in each.answers)
+        turns = await self._append_answers(session, answered.turns, resumes=not parts)
+        later = answered.held.union(taken.message_id for turn in turns for taken in turn.answers)
         heard = [message for message in self._input.messages if message.id not in later and message not in said]
         changes = self._changes(session, heard)
         if parts:
-            asked.append(_Asked(types.Content(role="user", parts=parts)))
-        return asked, changes, marks(message for message in said if message.id not in answered.held)
+            turns.append(self._turn(session, types.Content(role="user", parts=parts)))
+        return turns, changes, marks(message for message in said if message.id not in answered.held)
 
-    async def _append_answers(
-        self, run: Run, session: Session, turns: Sequence[TurnAnswers], *, resumes: bool
-    ) -> list[_Asked]:
+    async def _append_answers(self, session: Session, turns: Sequence[TurnAnswers], *, resumes: bool) -> list[_Turn]:
         """Puts answers into the session, but for those that google-adk is to be asked with: they are returned.
 
         ``resumes``: google-adk is to continue the last turn.
         """
-        asked: list[_Asked] = []
+        asked: list[_Turn] = []
         for place, turn in enumerate(turns):
             content = types.Content(role="user", parts=turn.parts)
             if turn.to_host:
                 await self._append_requests(session, turn)
             if self._is_asked(turn, turns[place + 1 :], resumes=resumes):
-                asked.append(_Asked(content, turn.unrecorded))
+                asked.append(self._turn(session, content, turn.unrecorded))
                 continue
             # google-adk continues one turn and takes answers to one turn only; a model wants them by themselves,
             # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
             for taken in turn.unrecorded:
-                await taken.record(run)
+                await taken.record(self._run)
             await self._append(session, content, {}, invocation_id=turn.invocation_id, branch=turn.speaker.branch)
         return asked
 
@@ -430,13 +431,14 @@ class AgentRun:
 
     # -- through --
 
-    async def _invoke(self, run: Run, turn: _Turn) -> None:
-        for taken in turn.asked.answers:
+    async def _invoke(self, turn: _Turn) -> None:
+        run = self._run
+        for taken in turn.answers:
             await taken.record(run)
         events = self._runner.run_async(
-            user_id=turn.user_id,
+            user_id=self._thread[1],
             session_id=turn.session_id,
-            new_message=turn.asked.message,
+            new_message=turn.message,
             state_delta=turn.changes,
             run_config=turn.config,
         )
@@ -467,11 +469,12 @@ class AgentRun:
         metadata = {"ag_ui_context": _describe_context(self._input), **(config.custom_metadata or {})}
         return config.model_copy(update={"custom_metadata": metadata})
 
-    async def _ask_about_predictions(self, run: Run) -> None:
+    async def _ask_about_predictions(self) -> None:
         """Asks the client's user about what was shown before it was there, once per tool.
 
         These are the last calls of a run: front ends disable the buttons of a dialog when anything comes after it.
         """
+        run = self._run
         asked = {call.name for call in run.calls}
         for tool_name in self._predicted if CONFIRM_TOOL not in asked else ():
             call_id = await import_call(run, f"adk-{run.engine.new_call_id()}", CONFIRM_TOOL, {})
@@ -484,9 +487,10 @@ class AgentRun:
 
     # -- the session --
 
-    async def _mark_pending(self, run: Run, session: Session) -> None:
+    async def _mark_pending(self, session: Session) -> None:
         if not (unanswered_in(session) or self._predicted or has_pending_marks(session)):
             return
+        run = self._run
         awaiting = await run.engine.journal.calls(
             thread_id=run.thread_id, principal=run.principal, states=[CallState.AWAITING]
         )

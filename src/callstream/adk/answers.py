@@ -428,9 +428,11 @@ class ClientAnswers:
                 call = await self._take_in(await self._directory.find_by_wire_id(wire_id), wire_id)
             elif await _is_the_servers(self._directory, call, self._calls, self._agent):
                 return False
-        if call is None or not self._is_in_session(call):
+        if call is None:
             return False
         wire_id = self._calls.id_of(call)
+        if call.state is CallState.AWAITING and wire_id not in self._order and call.name != CONFIRM_TOOL:
+            return False  # google-adk cannot be given it: the session is gone, since the journal outlives memory
         if wire_id in self._unrecorded:
             return True
         part = self._part(call, answer)
@@ -447,12 +449,6 @@ class ClientAnswers:
             if self._calls.lacks(kept.function_response):
                 self._parts.setdefault(wire_id, kept)
         return True
-
-    def _is_in_session(self, call: Call) -> bool:
-        """Whether google-adk can be given an answer to the call. A session may be gone: the journal outlives memory."""
-        return (
-            call.state is not CallState.AWAITING or self._calls.id_of(call) in self._order or call.name == CONFIRM_TOOL
-        )
 
     async def _record(self, call: Call, answer: ClientAnswer) -> None:
         result = None if answer.error is not None else answer.result

@@ -225,13 +225,12 @@ class SessionCalls:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
         self._events = list(session.events)
         self.together = [event.get_function_calls() for event in self._events]
         self._calls = [call for calls in self.together for call in calls]
         self._named: dict[str | None, types.FunctionCall] = {call.id: call for call in reversed(self._calls)}
         self._questions = [call for call in self._calls if call.name in HOST_QUESTIONS]
-        self._answers = Counter(each.id for event in session.events for each in event.get_function_responses())
+        self._answers = Counter(each.id for event in self._events for each in event.get_function_responses())
         self.responded = set(self._answers)
         self.asked_within = {
             named
@@ -283,7 +282,7 @@ class SessionCalls:
 
     def is_long_running(self, wire_id: str | None) -> bool:
         """Whether google-adk has marked the call as one that is answered later."""
-        return any(wire_id in (event.long_running_tool_ids or ()) for event in self._session.events)
+        return any(wire_id in (event.long_running_tool_ids or ()) for event in self._events)
 
     def is_news(self, response: types.FunctionResponse) -> bool:
         """Whether it is a response to a job, and another than the one before."""
@@ -314,7 +313,7 @@ class SessionCalls:
         return next((each.response for author, each in self._responses(wire_id) if author != "user"), None)
 
     def _responses(self, wire_id: str | None) -> Iterator[tuple[str, types.FunctionResponse]]:
-        for event in self._session.events:
+        for event in self._events:
             for response in event.get_function_responses():
                 if response.id == wire_id:
                     yield event.author, response

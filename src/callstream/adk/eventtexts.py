@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import groupby
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
+import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
@@ -39,7 +39,7 @@ from google.genai import types
 
 from callstream.adk.calls import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Speaker, Step, guard
-from callstream.adk.partials import append_text, as_written, signature_of
+from callstream.adk.partials import append_text, as_written, end_response, signature_of
 from callstream.adk.tapping import is_watched
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver
@@ -55,17 +55,19 @@ MAX_IMAGE = 1 << 20
 
 
 class EventTexts:
-    """What events have said until now: of each invocation by model call, and by speaker for all others."""
+    """What events of an invocation have said until now: by model call, and by speaker for all others."""
 
-    def __init__(self) -> None:
-        self._passages: WeakKeyDictionary[Invocation, dict[object, _Passage]] = WeakKeyDictionary()
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._passages: dict[object, _Passage] = {}
 
-    async def read(self, invocation: Invocation, event: Event, *, is_judged: bool = False) -> None:
+    async def read(self, event: Event, *, is_judged: bool = False) -> None:
         """Records the text of an event, unless it was read from a model's response, or is the user's.
 
         A code executor makes events of an answer before that is over, which are all that is shown of it. ``is_judged``:
         its text is recorded already.
         """
+        invocation = self._invocation
         if event.author == "user" or invocation.is_live or invocation.run.outcome is not None:
             return
         step = _step_of(invocation, event)
@@ -78,14 +80,12 @@ class EventTexts:
         if not parts:
             return
         key = step or Speaker.of(event)
-        passages = self._passages.setdefault(invocation, {})
-        passage = passages.get(key) or _Passage(invocation.run, event.author)
+        passage = self._passages.pop(key, None) or _Passage(invocation.run, event.author)
         try:
             if event.partial:
-                passages[key] = passage
+                self._passages[key] = passage
                 await passage.preview(parts)
             else:
-                passages.pop(key, None)
                 await passage.end(parts)
         except RunOver:
             pass  # what is said after the end is not shown
@@ -191,8 +191,7 @@ class _Answer:
             else:
                 append_text(self._transcript, part.text or "", bool(part.thought))
         self._lost()
-        usage = event.usage_metadata.model_dump(mode="json", exclude_none=True) if event.usage_metadata else None
-        self._transcript.end_response(event.finish_reason.name if event.finish_reason else None, usage)
+        end_response(self._transcript, event)
         await self._response.record(self._transcript.pop())
         for function_call_id, local in bound:
             self._invocation.known_calls.bind(self._step.speaker, function_call_id, self._response.call_ids[local])
@@ -249,37 +248,35 @@ def _said_or_shown(event: Event) -> list[types.Part]:
 # does the text of an ``after_agent_callback``, which google-adk does not count as the agent's.
 
 
-class _Output:
+class _Output(msgspec.Struct):
     """What one run of an agent has said until now."""
 
-    def __init__(self, key: str, text: str) -> None:
-        self.key = key
-        self.text = text
+    key: str
+    text: str
 
 
 class OutputKeys:
-    """The running values of the agents that run, by invocation, agent and branch."""
+    """The running values of the agents of an invocation that run."""
 
-    def __init__(self) -> None:
-        self._outputs: dict[str, dict[tuple[str, str | None], _Output]] = {}
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._outputs: dict[Speaker, _Output] = {}
 
-    def agent_begins(self, invocation: Invocation, agent: BaseAgent, branch: str | None, session: Session) -> None:
+    def agent_begins(self, agent: BaseAgent, context: CallbackContext) -> None:
         if not isinstance(agent, LlmAgent) or not agent.output_key or agent.output_schema or agent.mode == "task":
             return
-        outputs = self._outputs.setdefault(invocation.invocation_id, {})
-        if (agent.name, branch) in outputs:
-            return  # google-adk enters an agent again after a delegated task: it has not ended
-        key = agent.output_key
-        said = _said_before(invocation, agent.name, branch, session, key) if invocation.is_resumed else ""
-        outputs[agent.name, branch] = _Output(key, said)
+        speaker, key = Speaker(agent.name, context.branch), agent.output_key
+        if speaker not in self._outputs:  # google-adk enters an agent again after a delegated task: it has not ended
+            said = _said_before(self._invocation, speaker, context.session, key) if self._invocation.is_resumed else ""
+            self._outputs[speaker] = _Output(key, said)
 
-    def agent_ends(self, invocation: Invocation, agent: BaseAgent, branch: str | None) -> None:
+    def agent_ends(self, agent: BaseAgent, context: CallbackContext) -> None:
         """The model has said all that it will say in this run of the agent. google-adk waits for its events."""
-        self._outputs.get(invocation.invocation_id, {}).pop((agent.name, branch), None)
+        self._outputs.pop(Speaker(agent.name, context.branch), None)
 
-    def event(self, invocation: Invocation, event: Event) -> None:
+    def event(self, event: Event) -> None:
         """Writes the running value into an event in which google-adk writes what the agent said."""
-        output = self._output_of(invocation, event)
+        output = self._output_of(Speaker.of(event))
         if output is None or event.partial:
             return
         written = event.actions.state_delta
@@ -290,29 +287,24 @@ class OutputKeys:
         elif output.text and written.get(output.key) == "" and _says_nothing(event):
             del written[output.key]
 
-    def _output_of(self, invocation: Invocation, event: Event) -> _Output | None:
-        outputs = self._outputs.get(invocation.invocation_id, {})
-        output = outputs.get((event.author, event.branch))
-        if output is None:
-            # A Workflow shows the output of a dynamic node in the branch of the node that asked for it.
-            running = [each for (author, _), each in outputs.items() if author == event.author]
-            output = running[0] if len(running) == 1 else None
-        return output
+    def _output_of(self, speaker: Speaker) -> _Output | None:
+        if speaker in self._outputs:
+            return self._outputs[speaker]
+        # A Workflow shows the output of a dynamic node in the branch of the node that asked for it.
+        running = [output for other, output in self._outputs.items() if other.agent == speaker.agent]
+        return running[0] if len(running) == 1 else None
 
-    def turn_begins(self, invocation: Invocation) -> None:
+    def turn_begins(self) -> None:
         """In live mode an invocation has many turns, and each starts empty."""
-        for output in self._outputs.get(invocation.invocation_id, {}).values():
+        for output in self._outputs.values():
             output.text = ""
 
-    def forget(self, invocation: Invocation) -> None:
-        self._outputs.pop(invocation.invocation_id, None)
 
-
-def _said_before(invocation: Invocation, author: str, branch: str | None, session: Session, key: str) -> str:
+def _said_before(invocation: Invocation, speaker: Speaker, session: Session, key: str) -> str:
     """What the agent had said when it was interrupted."""
     said = ""
     for event in session.events:
-        if event.invocation_id == invocation.invocation_id and event.author == author and event.branch == branch:
+        if event.invocation_id == invocation.invocation_id and Speaker.of(event) == speaker:
             if event.actions.end_of_agent:
                 said = ""
             elif key in event.actions.state_delta or key.startswith(State.TEMP_PREFIX):  # those are not stored
@@ -350,8 +342,8 @@ class LiveTranscript:
     def __init__(self, invocation: Invocation, new_call_id: Callable[[], str]) -> None:
         self._invocation = invocation
         self._new_call_id = new_call_id
-        self._written: Step | None = None
-        self._spoken: Step | None = None
+        self._open: dict[bool, Step] = {}
+        """What is being said aloud (True) and written (False)."""
         self._goes_on = False
         self.is_new_turn = True
         """Whether what is said next begins a turn."""
@@ -391,30 +383,19 @@ class LiveTranscript:
         """
         step = None
         if self.says(event):
-            step = await self._read(event, on_truncated, withholds=withholds, text_filters=text_filters)
+            self._goes_on = bool(event.get_function_calls())
+            answer = _said_aloud(event) or event
+            is_spoken = answer is not event
+            step = self._open.pop(is_spoken, None) or self._step(event, withholds=withholds, text_filters=text_filters)
+            if answer.partial:
+                self._open[is_spoken] = step
+            await step.read(answer)
+            if not answer.partial and not is_spoken:
+                guard(self._invocation, step, event, on_truncated)
             if not event.partial:
                 self.is_new_turn = False
         if event.turn_complete and not self._goes_on:
             self.is_new_turn = True
-        return step
-
-    async def _read(
-        self, event: Event, on_truncated: OnTruncated, *, withholds: bool, text_filters: Sequence[TextFilter]
-    ) -> Step:
-        self._goes_on = bool(event.get_function_calls())
-        if said := event.output_transcription:
-            part = types.Part(text=said.text or "")
-            answer = LlmResponse(content=types.Content(role="model", parts=[part]), partial=not said.finished)
-            self._spoken = step = self._spoken or self._step(event, withholds=withholds, text_filters=text_filters)
-            await step.read(answer)
-            if said.finished:
-                self._spoken = None
-        else:
-            self._written = step = self._written or self._step(event, withholds=withholds, text_filters=text_filters)
-            await step.read(event)
-            if not event.partial:
-                self._written = None
-                guard(self._invocation, step, event, on_truncated)
         return step
 
     def _step(self, event: Event, *, withholds: bool, text_filters: Sequence[TextFilter]) -> Step:
@@ -423,10 +404,19 @@ class LiveTranscript:
             author=event.author,
             new_call_id=self._new_call_id,
             withholds=withholds,
-            tools=self.tools.get(event.author),
+            tools=self.tools.get(event.author, {}),
+            text_filters=text_filters,
         )
-        call.text_filters = text_filters
         return Step(call, LlmRequest(), event.actions, Speaker.of(event))
+
+
+def _said_aloud(event: Event) -> LlmResponse | None:
+    """What the transcription of an event says; None if it has none."""
+    said = event.output_transcription
+    if said is None:
+        return None
+    content = types.Content(role="model", parts=[types.Part(text=said.text or "")])
+    return LlmResponse(content=content, partial=not said.finished)
 
 
 def _has_words_or_calls(event: Event) -> bool:
@@ -518,9 +508,7 @@ class Judges:
 
     def of_model(self, context: InvocationContext) -> list[str]:
         """What may change an answer of the agent's model, in words; empty if nothing may, or nothing but text filters."""
-        found = [*self._callbacks("after_model_callback", context), *self._of_events(context)]
-        if _rewrites(getattr(context.agent, "planner", None)):
-            found.append(f"planner {type(getattr(context.agent, 'planner', None)).__name__}")
+        found = list(self._of_answers(context))
         name = "" if context.agent is None else context.agent.name
         if found and name not in self._said_of:
             self._said_of.add(name)
@@ -539,15 +527,15 @@ class Judges:
 
     def of_pieces(self, context: InvocationContext) -> list[str]:
         """What of the application can see an answer of the agent's model while it is written, in words."""
-        found = [
-            *self._callbacks("after_model_callback", context, observers=True),
-            *self._plugins("on_event_callback", context, observers=True),
-            *self._of_events(context),
-        ]
+        in_model = _in_model(getattr(context.agent, "canonical_model", None))
+        return [*self._of_answers(context, observers=True), *in_model]
+
+    def _of_answers(self, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:
+        yield from self._callbacks("after_model_callback", context, observers=observers)
+        yield from self._of_events(context, observers=observers)
         planner = getattr(context.agent, "planner", None)
         if _rewrites(planner):
-            found.append(f"planner {type(planner).__name__}")
-        return [*found, *_in_model(getattr(context.agent, "canonical_model", None))]
+            yield f"planner {type(planner).__name__}"
 
     def of_tools(self, context: InvocationContext) -> bool:
         """Whether anything may change what a tool of the agent returned."""
@@ -588,8 +576,8 @@ class Judges:
             yield f"its {callback}"
         yield from self._plugins(callback, context, observers=observers)
 
-    def _of_events(self, context: InvocationContext) -> Iterator[str]:
-        yield from self._plugins("on_event_callback", context)
+    def _of_events(self, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:
+        yield from self._plugins("on_event_callback", context, observers=observers)
         yield from (f"agent {name}" for id_, name in _around.get() if id_ == context.invocation_id)
 
     def _plugins(self, callback: str, context: InvocationContext, *, observers: bool = False) -> Iterator[str]:

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import msgspec
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
 from google.adk.sessions.session import Session
@@ -35,7 +36,7 @@ from callstream.adk.calls import (
     question_in,
 )
 from callstream.adk.eventtexts import Judges
-from callstream.adk.invocations import USER, AskingCall, Invocation, Speaker
+from callstream.adk.invocations import USER, Invocation, Speaker
 from callstream.adk.partials import MINTED_PREFIX, as_written
 from callstream.adk.tools import LiveStream, function_of, result_of, stream_end
 from callstream.calls import HAS_OUTCOME, Call, CallState
@@ -55,32 +56,52 @@ _ACTIONS, _PAUSED = 0, 1
 """What is kept of a tool by its call: what it asked of google-adk; and what it returned, if that is not its result."""
 
 
-class Execution:
-    """What the plugin does around the tools of its invocations. ``judges`` may change what they return."""
+class _AskingCall(msgspec.Struct):
+    """A call whose tool has asked a person and returned. ``response``: what google-adk made of what it returned."""
 
-    def __init__(self, judges: Judges) -> None:
+    speaker: Speaker
+    is_long_running: bool
+    response: dict[str, Any] | None = None
+
+
+class Execution:
+    """What the plugin does around the tools of one invocation. ``judges`` may change what they return.
+
+    ``trusts_mcp_hints``: whether a tool of an MCP server may run twice that calls itself read-only or idempotent.
+    """
+
+    def __init__(self, invocation: Invocation, judges: Judges, *, trusts_mcp_hints: bool) -> None:
+        self._invocation = invocation
+        self._run = invocation.run
         self._judges = judges
-        self.trusts_mcp_hints = False
-        """Whether a tool of an MCP server may run twice that calls itself read-only or idempotent."""
+        self._trusts_mcp_hints = trusts_mcp_hints
+        self._errors: dict[str, BaseException] = {}
+        """What tools raised, by call, until it is known whether another callback turns it into a result."""
+        self._asking: dict[str, _AskingCall] = {}
+        """Calls whose tools have asked a person, until google-adk puts the question."""
+        self._reported: set[str] = set()
+        """Calls that agents made by themselves, until they tell the results."""
+        self._first_values: set[str] = set()
+        """Calls of long-running tools that have returned something, until google-adk makes an event of it."""
+        self._streaming: set[str] = set()
+        """Calls whose tools still run in the background, in live mode."""
 
     async def begin(
-        self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+        self, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
         """Waits for the call's hooks. Returns the error for the model if its tool must not run.
 
         It is called in the tool's own context, so what it sets there is the tool's alone.
         """
-        run = invocation.run
-        if (done := await self._done_before(invocation, tool_context)) is not None:
+        run, replay = self._run, self._run.replay
+        if (done := await self._done_before(tool_context)) is not None:
             return done
         try:
-            call = await self._call_for(invocation, tool, tool_args, tool_context)
+            call = await self._call_for(tool, tool_args, tool_context)
             if run.earlier.asks(call.call_id, function_of(tool)):
                 return _ask_about(tool_context)
-            if run.keeping is not None and run.keeping.replay is not None:
-                given = await self._give_again(invocation, run.keeping.replay, call, tool, tool_context)
-                if given is not None:
-                    return given
+            if replay is not None and (given := await self._give_again(replay, call, tool, tool_context)) is not None:
+                return given
             if (decided := _decision_about(tool_context)) is not None:
                 if call.state is not CallState.EXECUTING:
                     await run.execute(call.call_id)
@@ -96,7 +117,7 @@ class Execution:
                 return None
             function = function_of(tool)
             if function is not None:
-                await run.convert(call.call_id, function, self._unshown(invocation, call, tool_args, tool_context))
+                await run.convert(call.call_id, function, self._unshown(call, tool_args, tool_context))
             if call.state is not CallState.EXECUTING:  # else it runs again
                 call = await run.execute(call.call_id, is_safe=self._may_run_again(tool))
         except CallRejected as refused:
@@ -110,23 +131,22 @@ class Execution:
         call_claims.set(None if function is None else OneCall(call, function))
         current_progress.set(run.progress_of(call.call_id))
         if isinstance(tool, LiveStream):
-            invocation.streaming |= {call.call_id}
-            stream_end.set(partial(self._end_stream, invocation, call))
+            self._streaming.add(call.call_id)
+            stream_end.set(partial(self._end_stream, call))
         return None
 
-    async def _done_before(self, invocation: Invocation, tool_context: ToolContext) -> dict[str, Any] | None:
+    async def _done_before(self, tool_context: ToolContext) -> dict[str, Any] | None:
         """What a Workflow has come to that google-adk begins again, because one beside it was interrupted; else None."""
         named, session = tool_context.function_call_id or "", tool_context.session
         if not any(named in calls_around(event) for event in session.events):
             return None
-        found = invocation.find_call(Speaker.within(tool_context), named)
-        call = found or await invocation.run.directory.find_by_wire_id(named)
+        call = self._call_of(tool_context) or await self._run.directory.find_by_wire_id(named)
         if call is None or call.state not in HAS_OUTCOME or named in SessionCalls(session).responded:
             return None
         return {"error": call.error} if call.state is CallState.FAILED else _as_response(call.result)
 
     async def _give_again(
-        self, invocation: Invocation, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
+        self, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
     ) -> dict[str, Any] | None:
         """What a call of an earlier attempt of the run came to; None if its tool has to run."""
         paused = replay.outputs.get((call.call_id, _PAUSED))
@@ -134,7 +154,7 @@ class Execution:
             return None
         if paused is None:
             function, is_safe = function_of(tool), self._may_run_again(tool)
-            earlier = await invocation.run.earlier.settle(call.call_id, function, is_safe=is_safe, as_result=_as_kept)
+            earlier = await self._run.earlier.settle(call.call_id, function, is_safe=is_safe, as_result=_as_kept)
             if earlier is None or earlier.state not in HAS_OUTCOME:
                 return None
             call = earlier
@@ -142,162 +162,156 @@ class Execution:
         if (done := replay.outputs.get((call.call_id, _ACTIONS))) is not None:
             _do_again(done, context)
         if paused is not None:
-            return await self._pause_again(invocation, replay, call, tool, context, json.loads(unpack(paused)))
+            return await self._pause_again(replay, call, tool, context, json.loads(unpack(paused)))
         return {"error": call.error} if call.state is CallState.FAILED else _as_response(call.result)
 
     async def _pause_again(
-        self, invocation: Invocation, replay: Replay, call: Call, tool: BaseTool, context: ToolContext, first: Any
+        self, replay: Replay, call: Call, tool: BaseTool, context: ToolContext, first: Any
     ) -> dict[str, Any]:
         """What a tool returned whose call awaits an answer, or has had it since."""
         if call.state in RUNNING:
-            await self._pause(invocation, call, tool, context, first)
+            await self._pause(call, tool, context, first)
         elif first is not None and not _asks(context) and call.call_id not in replay.progressed:
-            invocation.first_values.add(call.call_id)
+            self._first_values.add(call.call_id)
         return {} if first is None else _as_response(first)  # with which google-adk makes no event, as with None
 
     def _may_run_again(self, tool: BaseTool) -> bool:
         """Whether a tool that is no function of ours says that running it twice does no harm, and is believed."""
-        return _is_hosts_own(tool) or (self.trusts_mcp_hints and _is_harmless(tool))
+        return _is_hosts_own(tool) or (self._trusts_mcp_hints and _is_harmless(tool))
 
-    def was_given_again(self, invocation: Invocation, context: ToolContext) -> bool:
+    def was_given_again(self, context: ToolContext) -> bool:
         """Whether the result of a call is that of an earlier attempt of the run."""
-        keeping = invocation.run.keeping
-        call = invocation.find_call(Speaker.within(context), context.function_call_id)
-        if call is None or keeping is None or keeping.replay is None:
-            return False
-        return call.call_id in keeping.replay.given
+        call, replay = self._call_of(context), self._run.replay
+        return call is not None and replay is not None and call.call_id in replay.given
 
-    async def _call_for(
-        self, invocation: Invocation, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> Call:
+    def _call_of(self, context: ToolContext) -> Call | None:
+        return self._invocation.find_call(Speaker.within(context), context.function_call_id)
+
+    async def _call_for(self, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext) -> Call:
         named = tool_context.function_call_id or ""
         speaker = Speaker.within(tool_context)
-        call = invocation.find_call(speaker, named)
-        replay = None if invocation.run.keeping is None else invocation.run.keeping.replay
+        call = self._invocation.find_call(speaker, named)
+        replay = self._run.replay
         is_again = replay is not None and call is not None and call.call_id not in replay.given
         if call is not None and (call.state is CallState.DISCARDED or not call.is_final or is_again):
             return call
         if call is None:
             try:
-                asked = await invocation.run.directory.find_by_wire_id(named)
+                asked = await self._run.directory.find_by_wire_id(named)
                 if asked is not None and replay is not None and replay.has(asked.call_id):
-                    call = invocation.run.call(asked.call_id)  # an earlier attempt has taken it up
-                    invocation.known_calls.bind(speaker, named, call.call_id)
+                    call = self._run.call(asked.call_id)  # an earlier attempt has taken it up
+                    self._invocation.known_calls.bind(speaker, named, call.call_id)
                     return call
-                call = None if asked is None else await invocation.run.resume(asked.call_id)
+                call = None if asked is None else await self._run.resume(asked.call_id)
             except UsageError:
                 call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
         if call is None or call.is_final:
-            is_hidden = invocation.withheld_call(speaker, named) is not None  # it was taken out
+            is_hidden = self._invocation.withheld_call(speaker, named) is not None  # it was taken out
             shown = {} if is_hidden else tool_args
-            made = await import_call(invocation.run, named, tool.name, shown, function=function_of(tool))
-            call = invocation.run.call(made)
-        invocation.known_calls.bind(speaker, named, call.call_id)
+            made = await import_call(self._run, named, tool.name, shown, function=function_of(tool))
+            call = self._run.call(made)
+        self._invocation.known_calls.bind(speaker, named, call.call_id)
         return call
 
-    def _unshown(
-        self, invocation: Invocation, call: Call, tool_args: dict[str, Any], tool_context: ToolContext
-    ) -> dict[str, Any] | None:
+    def _unshown(self, call: Call, tool_args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any] | None:
         """The arguments that google-adk has for the tool, where they are others than the call is shown with."""
         if not _is_other(call, tool_args):
             return None
-        written = invocation.withheld_call(Speaker.within(tool_context), tool_context.function_call_id or "")
+        written = self._invocation.withheld_call(Speaker.within(tool_context), tool_context.function_call_id or "")
         return tool_args if written is None else as_written(tool_args, written.args)
 
-    async def record_return(
-        self, invocation: Invocation, tool: BaseTool, tool_context: ToolContext, result: Any
-    ) -> None:
+    async def record_return(self, tool: BaseTool, tool_context: ToolContext, result: Any) -> None:
         """Records the result: the tool has returned, or another callback turned what it raised into one."""
-        call = invocation.find_call(Speaker.within(tool_context), tool_context.function_call_id)
-        if call is None or call.state not in RUNNING or invocation.run.outcome is not None:
+        call = self._call_of(tool_context)
+        if call is None or call.state not in RUNNING or self._run.outcome is not None:
             return
-        if call.call_id in invocation.streaming:
+        if call.call_id in self._streaming:
             return
-        invocation.errors.pop(call.call_id, None)
+        self._errors.pop(call.call_id, None)
         pauses = _asks(tool_context) or tool.is_long_running
-        if invocation.run.keeping is not None:
+        if self._run.keeping is not None:
             done = _kept_actions(tool_context.actions)
             kept = [] if done is None else [OutputKept(call.call_id, _ACTIONS, done)]
             if pauses:
                 kept.append(OutputKept(call.call_id, _PAUSED, pack(json.dumps(_as_json(result)).encode())))
             if kept:
-                await invocation.run.record(kept)
+                await self._run.record(kept)
         if pauses:
-            await self._pause(invocation, call, tool, tool_context, result)
+            await self._pause(call, tool, tool_context, result)
         elif result is not None and not self._judges.of_tools(tool_context.get_invocation_context()):
-            await self._finish(invocation, call, result)
+            await self._finish(call, result)
 
-    async def _pause(
-        self, invocation: Invocation, call: Call, tool: BaseTool, tool_context: ToolContext, result: Any
-    ) -> None:
+    async def _pause(self, call: Call, tool: BaseTool, tool_context: ToolContext, result: Any) -> None:
         """The tool has returned, and its call awaits an answer."""
         asks = _asks(tool_context)
         is_silent = tool.is_long_running and not result  # then google-adk makes no event of it, and puts no question
-        if asks and not is_silent and not invocation.is_live:
-            invocation.asking[call.call_id] = AskingCall(Speaker.within(tool_context), tool.is_long_running)
+        if asks and not is_silent and not self._invocation.is_live:
+            self._asking[call.call_id] = _AskingCall(Speaker.within(tool_context), tool.is_long_running)
             return
         # A live session never puts google-adk's question, so there the call itself is to be answered.
         asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
-        await invocation.run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
+        await self._run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
         if not asks and asked is None and result is not None:
-            invocation.first_values.add(call.call_id)
+            self._first_values.add(call.call_id)
 
-    def note_error(self, invocation: Invocation, tool_context: ToolContext, error: BaseException) -> None:
-        call = invocation.find_call(Speaker.within(tool_context), tool_context.function_call_id)
+    def note_error(self, tool_context: ToolContext, error: BaseException) -> None:
+        call = self._call_of(tool_context)
         if call is not None and call.state in RUNNING:
-            invocation.errors[call.call_id] = error
+            self._errors[call.call_id] = error
 
-    async def read_event(self, invocation: Invocation, event: Event) -> None:
+    async def read_event(self, event: Event) -> None:
         """Results as the model will read them, of calls that have none yet; and calls that no model of this run has made.
 
         These are the questions of google-adk itself, and what custom and remote agents tell of their work.
         """
-        if event.partial or invocation.run.outcome is not None:
+        if event.partial or self._run.outcome is not None:
             return
         for function_call in event.get_function_calls():
             if event.author == USER:
                 continue
             if function_call.name in HOST_QUESTIONS:
-                await self._ask(invocation, event, function_call)
-            elif not invocation.is_live and invocation.find_call(Speaker.of(event), function_call.id) is None:
-                await self._report(invocation, event, function_call)
+                await self._ask(event, function_call)
+            elif (
+                not self._invocation.is_live and self._invocation.find_call(Speaker.of(event), function_call.id) is None
+            ):
+                await self._report(event, function_call)
         for response in event.get_function_responses():
-            call = invocation.find_call(Speaker.of(event), response.id)
-            if call is None or call.call_id in invocation.streaming:
+            call = self._invocation.find_call(Speaker.of(event), response.id)
+            if call is None or call.call_id in self._streaming:
                 continue
-            if call.call_id in invocation.first_values:
-                invocation.first_values.discard(call.call_id)
-                await invocation.run.record([CallProgressed(call.call_id, _as_json(response.response))])
+            if call.call_id in self._first_values:
+                self._first_values.discard(call.call_id)
+                await self._run.record([CallProgressed(call.call_id, _as_json(response.response))])
                 continue
             is_delegated = event.author == USER and call.state is CallState.ARGS_COMPLETE
-            if call.state not in RUNNING and call.call_id not in invocation.reported and not is_delegated:
+            if call.state not in RUNNING and call.call_id not in self._reported and not is_delegated:
                 continue
-            invocation.reported.discard(call.call_id)
-            invocation.errors.pop(call.call_id, None)
-            asking = invocation.asking.get(call.call_id)
+            self._reported.discard(call.call_id)
+            self._errors.pop(call.call_id, None)
+            asking = self._asking.get(call.call_id)
             if asking is not None:
                 asking.response = response.response
             else:
-                await self._finish(invocation, call, response.response)
+                await self._finish(call, response.response)
 
-    async def _report(self, invocation: Invocation, event: Event, function_call: types.FunctionCall) -> None:
+    async def _report(self, event: Event, function_call: types.FunctionCall) -> None:
         """Records a call that an agent has made by itself, and whose result, if any, it will tell too."""
-        run, named = invocation.run, function_call.id or ""
+        run, named = self._run, function_call.id or ""
         minted = named or f"{MINTED_PREFIX}{run.engine.new_call_id()}"
         call_id = await import_call(
             run, minted, function_call.name or "", function_call.args or {}, author=event.author
         )
-        invocation.known_calls.bind(Speaker.of(event), named, call_id)
+        self._invocation.known_calls.bind(Speaker.of(event), named, call_id)
         if named in (event.long_running_tool_ids or ()):
             await run.await_answer(call_id)
         else:
-            invocation.reported.add(call_id)
+            self._reported.add(call_id)
 
-    async def _ask(self, invocation: Invocation, event: Event, question: types.FunctionCall) -> None:
-        run, speaker = invocation.run, Speaker.of(event)
-        if invocation.find_call(speaker, question.id or "") is not None:
+    async def _ask(self, event: Event, question: types.FunctionCall) -> None:
+        run, speaker = self._run, Speaker.of(event)
+        if self._invocation.find_call(speaker, question.id or "") is not None:
             return  # the model's own: google-adk has a tool with which a model asks
-        paused = invocation.find_call(speaker, paused_call_id(question)) or self._around(invocation, event)
+        paused = self._invocation.find_call(speaker, paused_call_id(question)) or self._around(event)
         about = None if paused is None else paused.call_id
         if run.keeping is not None:
             await run.keeping.name_question(f"{question.name} {about}", partial(_rename, event, question))
@@ -305,92 +319,85 @@ class Execution:
         earlier = await run.directory.find_by_wire_id(named)
         if earlier is not None and earlier.state is CallState.AWAITING:
             return  # a workflow that continues in part asks again what is still open
-        if about is not None and invocation.asking.pop(about, None) is not None:
+        if about is not None and self._asking.pop(about, None) is not None:
             await run.await_answer(about, is_paused=True)
         question = present_question(question, about)
         if earlier is not None and earlier.run_id == run.run_id and not earlier.is_final:
             call_id = earlier.call_id
         else:
             call_id = await import_call(run, named, question.name or "", question.args or {}, author=event.author)
-        invocation.known_calls.bind(speaker, named, call_id)
+        self._invocation.known_calls.bind(speaker, named, call_id)
         await run.await_answer(call_id, question_in(question, about))
 
-    def _around(self, invocation: Invocation, event: Event) -> Call | None:
+    def _around(self, event: Event) -> Call | None:
         """The innermost call whose tool is a Workflow with the node that asks."""
-        running = {call.wire_id: call for call in invocation.calls() if call.state is CallState.EXECUTING}
+        running = {call.wire_id: call for call in self._invocation.calls() if call.state is CallState.EXECUTING}
         found = [running[wire_id] for wire_id in calls_around(event) if wire_id in running]
         return found[-1] if found else None
 
-    async def finish_unasked(self, invocation: Invocation, *speakers: Speaker) -> None:
+    async def finish_unasked(self, *speakers: Speaker) -> None:
         """Ends calls whose tools asked, but whose questions google-adk has not put, of these speakers or of all.
 
         It puts none when a tool that runs again after an answer asks again: the model reads what the tool returned.
         """
-        for call_id, asking in list(invocation.asking.items()):
+        for call_id, asking in list(self._asking.items()):
             if speakers and asking.speaker not in speakers:
                 continue
-            del invocation.asking[call_id]
+            del self._asking[call_id]
             if asking.response is None:
                 continue
             if asking.is_long_running:
-                await invocation.run.await_answer(call_id)
+                await self._run.await_answer(call_id)
             else:
-                await self._finish(invocation, invocation.run.call(call_id), asking.response)
+                await self._finish(self._run.call(call_id), asking.response)
 
-    async def pause_interrupted(self, invocation: Invocation, session: Session) -> None:
+    async def pause_interrupted(self, session: Session) -> None:
         """A Workflow that is a tool, and in which a node has asked a person, has not ended: it goes on with the answer.
 
         google-adk cancels it when another one beside it is interrupted, and begins it again with the other's answer.
         """
         asked_within = SessionCalls(session).asked_within
-        for call in invocation.calls():
-            error = invocation.errors.get(call.call_id)
+        for call in self._invocation.calls():
+            error = self._errors.get(call.call_id)
             if call.state is not CallState.EXECUTING or call.wire_id not in asked_within:
                 continue
             if error is None or isinstance(error, asyncio.CancelledError):
-                invocation.errors.pop(call.call_id, None)
-                await invocation.run.await_answer(call.call_id, is_paused=True)
+                self._errors.pop(call.call_id, None)
+                await self._run.await_answer(call.call_id, is_paused=True)
 
-    async def fail_raised(self, invocation: Invocation) -> None:
+    async def fail_raised(self) -> None:
         """Nobody made a result of what these tools raised."""
-        errors, invocation.errors = invocation.errors, {}
+        errors, self._errors = self._errors, {}
         for call_id, error in errors.items():
-            if invocation.run.call(call_id).state in RUNNING:
-                await invocation.run.fail(call_id, error)
+            if self._run.call(call_id).state in RUNNING:
+                await self._run.fail(call_id, error)
 
-    async def fail_unanswerable(self, invocation: Invocation) -> None:
+    async def fail_unanswerable(self) -> None:
         """What still awaits an answer when the agent of a tool has ended will never have one."""
-        if invocation.within is None:
+        within = self._invocation.within
+        if within is None:
             return
-        for call in invocation.calls():
+        for call in self._invocation.calls():
             if call.state is CallState.AWAITING:
-                await invocation.run.fail(
+                await self._run.fail(
                     call.call_id,
-                    f"agent {invocation.within.agent.name!r} is a tool and has ended: google-adk cannot resume it, so no "
+                    f"agent {within.agent.name!r} is a tool and has ended: google-adk cannot resume it, so no "
                     "answer can reach this call",
                 )
 
-    async def _end_stream(
-        self, invocation: Invocation, call: Call, values: list[Any], error: BaseException | None
-    ) -> None:
-        invocation.streaming -= {call.call_id}
-        if invocation.run.outcome is not None:
-            return
-        if error is None:
-            await self._finish(invocation, call, result_of(values))
-            return
-        try:
-            await invocation.run.fail(call.call_id, error)
-        except RunOver:
-            pass  # its end has said what became of the call
+    async def _end_stream(self, call: Call, values: list[Any], error: BaseException | None) -> None:
+        self._streaming.discard(call.call_id)
+        if self._run.outcome is None:
+            await self._finish(call, result_of(values), error)
 
-    async def _finish(self, invocation: Invocation, call: Call, response: Any) -> None:
+    async def _finish(self, call: Call, response: Any, raised: BaseException | None = None) -> None:
         result, error = outcome(_as_kept(response))
+        failure = error if raised is None else raised
         try:
-            if error is not None:
-                await invocation.run.fail(call.call_id, error)
+            if failure is not None:
+                await self._run.fail(call.call_id, failure)
             else:
-                await invocation.run.complete(call.call_id, result)
+                await self._run.complete(call.call_id, result)
         except RunOver:
             pass  # its end has said what became of the call
 
@@ -479,5 +486,4 @@ def _decision_about(context: ToolContext) -> dict[str, Any] | None:
         return None
     if not isinstance(decided.payload, dict) or "result" not in decided.payload:
         return {"error": REFUSED}
-    result = decided.payload["result"]
-    return result if isinstance(result, dict) else {"result": result}
+    return _as_response(decided.payload["result"])

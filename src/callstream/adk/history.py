@@ -123,21 +123,30 @@ class _History:
             self._ledger.name_for(call_id)
         self._named: dict[str, str] = {}  # the call_id of a session's id: of several calls, the newest
         self._open_questions: dict[str, Question] = {}
-        self._asked_about = {paused_call_id(question) for question in SessionCalls(session).questions()}
         self._awaited = set(self._awaiting_ids())
+        self._pending_questions = [str(each) for each in session.state.get(CONFIRMATIONS_KEY) or ()]
+        """Those about predicted state that ag_ui_adk left open. No event has them."""
 
     def wanted_ids(self) -> set[str]:
-        return {_id_of(call, event, place) for event, place, call in self._calls()} | set(self._pending_questions())
+        of_calls = (
+            _id_of(call, event, place)
+            for event in self._session.events
+            for place, call in enumerate(event.get_function_calls())
+        )
+        return {*of_calls, *self._pending_questions}
 
     def entries(self, names: dict[str, str]) -> Iterator[Entry]:
         """``names``: a free ``call_id`` for each of the wanted ids."""
         for event in self._session.events:
             for made in self._events_in(event, names):
                 yield Entry(made, event.id, None if event.author == "user" else event.author)
-        for call_id, is_awaited in self._unanswered():
-            awaiting = CallAwaiting(call_id, self._open_questions.get(call_id), self._is_asked_about(call_id))
-            yield Entry(awaiting if is_awaited else CallReleased(call_id))
-        for call_id in self._questions(names):
+        asked_about = {paused_call_id(question) for question in SessionCalls(self._session).questions()}
+        paused = {call_id for named, call_id in self._named.items() if named in asked_about}
+        awaited = {call_id for named, call_id in self._named.items() if named in self._awaited}
+        for call_id in [call.call_id for call in self._ledger.open_calls()]:
+            awaiting = CallAwaiting(call_id, self._open_questions.get(call_id), call_id in paused)
+            yield Entry(awaiting if call_id in awaited else CallReleased(call_id))
+        for call_id in [self._ledger.name_for(names[named]) for named in self._pending_questions]:
             yield Entry(CallStarted(call_id, CONFIRM_TOOL))
             yield Entry(ArgsAppended(call_id, "{}"))
             yield Entry(CallCompleted(call_id, "{}"))
@@ -200,17 +209,6 @@ class _History:
         self._ledger.apply(made)
         yield made
 
-    def _unanswered(self) -> Iterator[tuple[str, bool]]:
-        """The calls without an answer, and whether one may still come."""
-        known = {call_id: function_id for function_id, call_id in self._named.items()}
-        for call in self._ledger.open_calls():
-            function_id = known.get(call.call_id)
-            yield call.call_id, function_id is not None and function_id in self._awaited
-
-    def _is_asked_about(self, call_id: str) -> bool:
-        """Whether google-adk asks about the call in one of its own."""
-        return any(self._named.get(each or "") == call_id for each in self._asked_about)
-
     def _awaiting_ids(self) -> Iterator[str]:
         """Ids of calls that can still be answered.
 
@@ -237,19 +235,6 @@ class _History:
                     is_last = number >= spoken and call.id not in responded and call.name not in self._server_tools
                     if is_marked or is_last:
                         yield call.id
-
-    def _pending_questions(self) -> list[str]:
-        """Those about predicted state that ag_ui_adk left open. No event has them."""
-        return [str(each) for each in self._session.state.get(CONFIRMATIONS_KEY) or ()]
-
-    def _questions(self, names: dict[str, str]) -> Iterator[str]:
-        for known in self._pending_questions():
-            yield self._ledger.name_for(names[known])
-
-    def _calls(self) -> Iterator[tuple[Event, int, types.FunctionCall]]:
-        for event in self._session.events:
-            for place, call in enumerate(event.get_function_calls()):
-                yield event, place, call
 
 
 def _id_of(call: types.FunctionCall, event: Event, place: int) -> str:

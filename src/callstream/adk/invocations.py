@@ -14,11 +14,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
@@ -186,19 +185,8 @@ class Step:
             await response.interrupt(detail=f"{type(error).__name__}: {error}")
 
 
-class AskingCall(msgspec.Struct):
-    """A call whose tool has asked a person and returned. ``response``: what google-adk made of what it returned."""
-
-    speaker: Speaker
-    is_long_running: bool
-    response: dict[str, Any] | None = None
-
-
 class Invocation:
     """One invocation, from ``before_run_callback`` to its end, however it ends."""
-
-    streaming: frozenset[str] = frozenset()
-    """Calls whose tools still run in the background, in live mode."""
 
     def __init__(
         self, context: InvocationContext, run: Run, *, owns_run: bool, within: AgentTool | None = None
@@ -215,21 +203,13 @@ class Invocation:
         self.cut_offs = 0
         self.given_up: list[Call] = []
         """Calls of a process that died, whose abort hooks have still to hear of it."""
-        self.errors: dict[str, BaseException] = {}
-        """What tools raised, by call, until it is known whether another callback turns it into a result."""
-        self.asking: dict[str, AskingCall] = {}
-        """Calls whose tools have asked a person, until google-adk puts the question."""
-        self.reported: set[str] = set()
-        """Calls that agents made by themselves, until they tell the results."""
-        self.first_values: set[str] = set()
-        """Calls of long-running tools that have returned something, until google-adk makes an event of it."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
         self.known_calls = _KnownCalls()
-        self._undo: list[Callable[[], object]] = []
-        """What ends its watch over the run and its tasks."""
+        self.watches = ExitStack()
+        """Over the run and its tasks. To be closed when the invocation ends by itself, or is forgotten."""
 
     def abort_with_run(self) -> None:
         """Stopping the run stops google-adk."""
@@ -239,33 +219,13 @@ class Invocation:
             if context is not None:
                 context.abort()
 
-        self._undo.append(self.run.on_stop(abort))
+        self.watches.callback(self.run.on_stop(abort))
 
     def hang_up(self) -> None:
         """Ends a live invocation as its user would."""
         context = self._context()
         if context is not None and context.live_request_queue is not None:
             context.live_request_queue.close()
-
-    def ends_by_itself(self) -> None:
-        """The end of the run is the invocation's own from now on."""
-        undo, self._undo = self._undo, []
-        for each in undo:
-            each()
-
-    def undo_at_end(self, undo: Callable[[], object]) -> None:
-        """Has that called when the invocation ends by itself, or is forgotten: else what watches it would keep it."""
-        self._undo.append(undo)
-
-    def watch_task(self, task: asyncio.Task[Any], on_cancel: Callable[[], object]) -> None:
-        """Calls that if the task is cancelled before the invocation has ended. The task may live much longer."""
-
-        def done(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():
-                on_cancel()
-
-        task.add_done_callback(done)
-        self._undo.append(partial(task.remove_done_callback, done))
 
     # -- steps --
 
@@ -349,18 +309,13 @@ class Invocation:
 def declared_tools(request: LlmRequest) -> dict[str, dict[str, object]]:
     """The JSON Schemas of a request's tools by name."""
     found: dict[str, dict[str, object]] = {}
-    for declaration in _declarations(request):
+    tools = [tool for tool in request.config.tools or () if isinstance(tool, types.Tool)]
+    for declaration in [each for tool in tools for each in tool.function_declarations or ()]:
         schema = declaration.parameters_json_schema
         if not isinstance(schema, dict) and declaration.parameters is not None:
             schema = declaration.parameters.model_dump(mode="json", exclude_none=True, by_alias=True)
         found[declaration.name or ""] = schema if isinstance(schema, dict) else {}
     return found
-
-
-def _declarations(request: LlmRequest) -> Iterator[types.FunctionDeclaration]:
-    for tool in request.config.tools or ():
-        if isinstance(tool, types.Tool):
-            yield from tool.function_declarations or ()
 
 
 def _meant(function_call: types.FunctionCall, calls: list[Call]) -> Call | None:
@@ -409,13 +364,19 @@ class Endings:
 
         finalizer = weakref.finalize(context, forgotten)
         finalizer.atexit = False
-        invocation.undo_at_end(finalizer.detach)
+        invocation.watches.callback(finalizer.detach)
 
     def watch_task(self, invocation: Invocation) -> None:
-        """Stops the run if the current task is cancelled."""
+        """Stops the run if the current task is cancelled before the invocation has ended. The task may live much longer."""
         task = asyncio.current_task()
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                self._stop(invocation)
+
         if task is not None:
-            invocation.watch_task(task, partial(self._stop, invocation))
+            task.add_done_callback(done)
+            invocation.watches.callback(task.remove_done_callback, done)
 
     def _stop(self, invocation: Invocation) -> None:
         self._keep(self._end(invocation.run), self._ending)

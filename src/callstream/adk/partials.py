@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
 
+import msgspec
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
@@ -249,13 +250,12 @@ MINTED_PREFIX = "adk-"
 _MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "JSON_PARSE_ERROR"})
 
 
-class _Waiting:
+class _Waiting(msgspec.Struct):
     """Args of a partial response that cannot be shown before it is known which call they are of."""
 
-    def __init__(self, call_id: str, name: str | None, args: dict[str, Any]) -> None:
-        self.call_id = call_id
-        self.name = name
-        self.args = args
+    call_id: str
+    name: str | None
+    args: dict[str, Any]
 
 
 class PartialReader:
@@ -388,10 +388,7 @@ class PartialReader:
         if chunks or not is_normal:
             self._waiting.clear()
         if not self._calls:
-            usage = (
-                response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
-            )
-            self._transcript.end_response(finish, usage)
+            end_response(self._transcript, response)
 
     def _decide_call(
         self, known: _PartialCall, chunk: types.FunctionCall, response: LlmResponse, finish: str | None
@@ -472,6 +469,11 @@ def append_text(transcript: Transcript, text: str, is_thought: bool) -> None:
         transcript.append_reasoning(text)
     elif text:
         transcript.append_text(text)
+
+
+def end_response(transcript: Transcript, response: LlmResponse) -> None:
+    usage = response.usage_metadata.model_dump(mode="json", exclude_none=True) if response.usage_metadata else None
+    transcript.end_response(response.finish_reason.name if response.finish_reason else None, usage)
 
 
 def _trouble(response: LlmResponse) -> str | None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import uuid
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from google.adk.agents.base_agent import BaseAgent
@@ -33,6 +33,7 @@ from callstream.adk.execution import Execution, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker, Step, guard, open_run
 from callstream.adk.partials import MINTED_PREFIX
 from callstream.adk.requests import fill_in_answers, lacks_answers, repair, restore_wire_ids
+from callstream.adk.settings import AgentOptions
 from callstream.adk.tapping import why_not_tapped
 from callstream.adk.tools import (
     check_early,
@@ -46,6 +47,7 @@ from callstream.adk.tools import (
     watch_generators,
     with_progress,
 )
+from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.runtime import Run, current_run
@@ -55,13 +57,14 @@ from callstream.wire.gemini.decoding import CONTINUES
 logger = logging.getLogger("callstream")
 
 
-class _PluginSettings(msgspec.Struct, frozen=True):
-    """The settings of a plugin; ``CallstreamPlugin`` says what each means."""
+class _Followed(msgspec.Struct, frozen=True, eq=False):
+    """An invocation that runs, with what follows it."""
 
-    on_truncated: OnTruncated = "tell_model"
-    repair_signatures: bool = True
-    closes_callstream: bool = False
-    stream_arguments: bool = True
+    invocation: Invocation
+    execution: Execution
+    outputs: OutputKeys
+    texts: EventTexts
+    live: LiveTranscript | None
 
 
 class CallstreamPlugin(BasePlugin):
@@ -93,21 +96,23 @@ class CallstreamPlugin(BasePlugin):
             raise UsageError(f"expected on_truncated to be 'tell_model' or 'fail', got {on_truncated!r}")
         self.callstream = callstream
         callstream.engine.has_host = True
-        self.settings = _PluginSettings(on_truncated, repair_signatures, closes_callstream, stream_arguments)
+        self.on_truncated: OnTruncated = on_truncated
+        self.repair_signatures = repair_signatures
+        self.stream_arguments = stream_arguments
+        self._closes_callstream = closes_callstream
         self.left_behind = callstream.left_behind
-        self._invocations: dict[str, Invocation] = {}
+        self.trusts_mcp_hints = False
+        """Whether tools of MCP servers are what they say of themselves."""
+        self._invocations: dict[str, _Followed] = {}
         self._incoming: dict[str, Incoming] = {}
-        self._live: dict[str, LiveTranscript] = {}
-        self._outputs = OutputKeys()
-        self._texts = EventTexts()
         self._judges = Judges(self)
-        self._execution = Execution(self._judges)
         self._endings = Endings(self.forget)
         self._warned_of: set[tuple[str, str]] = set()
 
     def invocation(self, invocation_id: str) -> Invocation | None:
         """The invocation of that id, while it runs."""
-        return self._invocations.get(invocation_id)
+        known = self._invocations.get(invocation_id)
+        return None if known is None else known.invocation
 
     def _joins_text(self, context: InvocationContext) -> bool:
         """Whether google-adk gets text by the passage. Not here: a program may read the Runner's partial events."""
@@ -130,25 +135,36 @@ class CallstreamPlugin(BasePlugin):
         if incoming is not None and incoming.has_nothing_new:
             return types.Content(role="model", parts=[])
         joined = self._outer_run()
-        session = invocation_context.session
-        given_up = [] if joined else await self.left_behind.find(session.id, session.user_id)
+        given_up = await self._given_up(joined, invocation_context)
         run = joined or await open_run(self.callstream, invocation_context)
         run.host_traces = True  # from now on, google-adk has spans for its agents and tools
         within = current_agent_tool.get() if joined is not None else None
         invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
-        self._invocations[invocation.invocation_id] = invocation
-        if invocation.is_live:
-            self._live[invocation.invocation_id] = LiveTranscript(invocation, _new_call_id)
+        self._invocations[invocation.invocation_id] = _Followed(
+            invocation,
+            Execution(invocation, self._judges, trusts_mcp_hints=self.trusts_mcp_hints),
+            OutputKeys(invocation),
+            EventTexts(invocation),
+            LiveTranscript(invocation, _new_call_id) if invocation.is_live else None,
+        )
         invocation.abort_with_run()
         if joined is None:
             self._endings.watch(invocation, invocation_context)
         invocation.given_up = given_up
         if joined is None:
-            await give_up_rewound(run, session)
+            await give_up_rewound(run, invocation_context.session)
         if incoming is not None:
             invocation.is_resumed = incoming.is_answer
-            await incoming.record(run, invocation_context)
+            await self._record(incoming, run, invocation_context)
         return None
+
+    async def _given_up(self, joined: Run | None, context: InvocationContext) -> list[Call]:
+        """Calls that a process left behind in the thread when it died."""
+        session = context.session
+        return [] if joined else await self.left_behind.find(session.id, session.user_id)
+
+    async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
+        await incoming.record(run, context)
 
     def _outer_run(self) -> Run | None:
         """The run that the program, or the tool whose agent it is, has opened around an invocation."""
@@ -158,32 +174,33 @@ class CallstreamPlugin(BasePlugin):
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> Event | None:
         # Where agent and caller share a task, the caller's own requests are none of the agent's.
         current_model_call.set(None)
-        invocation = self._invocations.get(invocation_context.invocation_id)
-        if invocation is None:
+        known = self._invocations.get(invocation_context.invocation_id)
+        if known is None:
             return None
+        invocation = known.invocation
         invocation.correct_branch(event)
-        step = await self._read_live(invocation, invocation_context, event) or invocation.step_of(event.actions)
-        self._outputs.event(invocation, event)
+        step = await self._read_live(known, invocation_context, event) or invocation.step_of(event.actions)
+        known.outputs.event(event)
         judged = await self._judges.judge(invocation_context, event)
         shown = judged or event
         is_judged = step is not None and step.was_read and step.model_call.withholds
         if step is not None and is_judged:
             await record_judged(invocation, step, shown)
-        await self._texts.read(invocation, shown, is_judged=is_judged)
-        await self._execution.read_event(invocation, shown)
+        await known.texts.read(shown, is_judged=is_judged)
+        await known.execution.read_event(shown)
         return judged
 
-    async def _read_live(self, invocation: Invocation, context: InvocationContext, event: Event) -> Step | None:
+    async def _read_live(self, known: _Followed, context: InvocationContext, event: Event) -> Step | None:
         """Reads an event of live mode, in which no callback has the answer itself."""
-        live = self._live.get(invocation.invocation_id)
+        invocation, live = known.invocation, known.live
         if live is None or invocation.run.outcome is not None:
             return None
         if live.is_new_turn and not event.partial and live.says(event):
-            self._outputs.turn_begins(invocation)
+            known.outputs.turn_begins()
         withholds = bool(self._judges.of_model(context))
         filters = [] if withholds else self._judges.text_filters(context)
         try:
-            step = await live.read(event, self.settings.on_truncated, withholds=withholds, text_filters=filters)
+            step = await live.read(event, self.on_truncated, withholds=withholds, text_filters=filters)
         except RunOver:
             return None
         if invocation.failure is not None:
@@ -191,46 +208,45 @@ class CallstreamPlugin(BasePlugin):
         return step
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        invocation = self._invocations.get(invocation_context.invocation_id)
-        if invocation is None:
+        known = self._invocations.get(invocation_context.invocation_id)
+        if known is None:
             return
-        error = sys.exc_info()[1]
+        error, invocation = sys.exc_info()[1], known.invocation
         if invocation_context.is_aborted:
             error = asyncio.CancelledError()
         elif invocation.failure is not None:
             error = _Failed(invocation.failure)
         if error is None and invocation.run.outcome is None:
-            await self._execution.pause_interrupted(invocation, invocation_context.session)
-        await self._end(invocation, error)
+            await known.execution.pause_interrupted(invocation_context.session)
+        await self._end(known, error)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
-        invocation = self._invocations.get(invocation_context.invocation_id)
-        if invocation is not None:
-            await self._end(invocation, error)
+        known = self._invocations.get(invocation_context.invocation_id)
+        if known is not None:
+            await self._end(known, error)
 
     async def close(self) -> None:
         """Waits for ends that are being written. It stops no run: that may be one of another Runner with this plugin."""
         await self._endings.wait()
-        if self.settings.closes_callstream:
+        if self._closes_callstream:
             await self.callstream.aclose()
 
     def forget(self, run: Run) -> None:
         """Forgets the invocations of a run that is over: google-adk calls nothing at the end of one that was cancelled."""
-        for invocation in [each for each in self._invocations.values() if each.run is run]:
+        for invocation in [each.invocation for each in self._invocations.values() if each.invocation.run is run]:
             self._leave(invocation)
 
     def _leave(self, invocation: Invocation) -> None:
         self._invocations.pop(invocation.invocation_id, None)
-        self._outputs.forget(invocation)
-        self._live.pop(invocation.invocation_id, None)
-        invocation.ends_by_itself()
+        invocation.watches.close()
 
-    async def _end(self, invocation: Invocation, error: BaseException | None) -> None:
+    async def _end(self, known: _Followed, error: BaseException | None) -> None:
+        invocation = known.invocation
         self._leave(invocation)
         if invocation.run.outcome is None:
-            await self._execution.fail_raised(invocation)
-            await self._execution.finish_unasked(invocation)
-            await self._execution.fail_unanswerable(invocation)
+            await known.execution.fail_raised()
+            await known.execution.finish_unasked()
+            await known.execution.fail_unanswerable()
         if invocation.owns_run:
             await invocation.run.end(error)
 
@@ -239,39 +255,39 @@ class CallstreamPlugin(BasePlugin):
     async def before_agent_callback(
         self, *, agent: BaseAgent, callback_context: CallbackContext
     ) -> types.Content | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        known = self._invocations.get(callback_context.invocation_id)
         self._judges.agent_begins(agent, callback_context.invocation_id)
         if isinstance(agent, LlmAgent):
             tools = [with_progress(tool) for tool in agent.tools]
             if any(made is not tool for made, tool in zip(tools, agent.tools, strict=True)):
                 agent.tools = tools  # before google-adk declares them to the model
-        if invocation is not None:
-            live = self._live.get(invocation.invocation_id)
-            if live is not None and isinstance(agent, LlmAgent):
-                live.agent_begins(agent, register_tools(self.callstream, tools_by_name(agent.tools)))
+        if known is not None:
+            if known.live is not None and isinstance(agent, LlmAgent):
+                known.live.agent_begins(agent, register_tools(self.callstream, tools_by_name(agent.tools)))
+            invocation = known.invocation
             root = invocation.root_agent
             if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
                 # It runs in a task of its own, which is cancelled with the task that drives the invocation. That one may
                 # continue after it, as in asyncio.timeout(), and no callback says so.
                 self._endings.watch_task(invocation)
-            self._outputs.agent_begins(invocation, agent, callback_context.branch, callback_context.session)
+            known.outputs.agent_begins(agent, callback_context)
         return None
 
     async def after_agent_callback(
         self, *, agent: BaseAgent, callback_context: CallbackContext
     ) -> types.Content | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        known = self._invocations.get(callback_context.invocation_id)
         self._judges.agent_ends(agent, callback_context.invocation_id)
-        if invocation is not None:
-            self._outputs.agent_ends(invocation, agent, callback_context.branch)
+        if known is not None:
+            known.outputs.agent_ends(agent, callback_context)
         return None
 
     async def on_agent_error_callback(
         self, *, agent: BaseAgent, callback_context: CallbackContext, error: Exception
     ) -> None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        known = self._invocations.get(callback_context.invocation_id)
         self._judges.agent_ends(agent, callback_context.invocation_id)
-        if invocation is None:
+        if known is None:
             return
         if isinstance(error, PydanticInvalidForJsonSchema):
             logger.error(
@@ -279,41 +295,42 @@ class CallstreamPlugin(BasePlugin):
                 "toolset is hidden from it by @callstream.tool",
                 agent.name,
             )
-        self._outputs.agent_ends(invocation, agent, callback_context.branch)
-        if invocation.run.outcome is None:
-            await self._execution.fail_raised(invocation)
+        known.outputs.agent_ends(agent, callback_context)
+        if known.invocation.run.outcome is None:
+            await known.execution.fail_raised()
 
     # -- the model --
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
-        if invocation is None or invocation.run.outcome is not None:
+        known = self._invocations.get(callback_context.invocation_id)
+        if known is None or known.invocation.run.outcome is not None:
             return None
-        if invocation.asking:
-            await self._execution.finish_unasked(invocation, Speaker.within(callback_context))
+        invocation, live = known.invocation, known.live
+        await known.execution.finish_unasked(Speaker.within(callback_context))
         functions = register_tools(self.callstream, llm_request.tools_dict)
         await check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
-        live = self._live.get(invocation.invocation_id)
         if live is not None and not live.is_asked(callback_context.agent_name):
             # google-adk lets plugins see what a user says to a live model; the answer comes as events.
             live.tools[callback_context.agent_name] = functions
             watch_generators(llm_request.tools_dict)
-            await self._tell_left_behind(invocation)
+            invocation.given_up = await self.left_behind.tell(invocation.given_up)
             for content in llm_request.contents:
                 await live.hear(content)
             return None
-        streamed = streamed_names(llm_request.tools_dict) if self.settings.stream_arguments else frozenset()
+        streamed = streamed_names(llm_request.tools_dict) if self.stream_arguments else frozenset()
         collect_generators(llm_request.tools_dict)
-        await self._tell_left_behind(invocation)
-        if self.settings.repair_signatures:
+        invocation.given_up = await self.left_behind.tell(invocation.given_up)
+        if self.repair_signatures:
             author, run = callback_context.agent_name, invocation.run
             has_signed = invocation.has_signed(author)
             await repair(llm_request, callback_context.session, run, author=author, has_signed=has_signed)
         await restore_wire_ids(llm_request, invocation.run.directory)
         names = collapsed_names(llm_request.tools_dict)
+        context = callback_context.get_invocation_context()
+        withholds = bool(self._judges.of_model(context))
         model_call = ModelCall(
             invocation.run,
             author=callback_context.agent_name,
@@ -322,13 +339,11 @@ class CallstreamPlugin(BasePlugin):
             reports=True,
             new_call_id=_new_call_id,
             streams=streamed.__contains__,
-            withholds=bool(self._judges.of_model(callback_context.get_invocation_context())),
+            withholds=withholds,
             tools=functions,
+            joins_text=self._joins_text(context),
+            text_filters=() if withholds else self._judges.text_filters(context),
         )
-        if not model_call.withholds:
-            model_call.text_filters = self._judges.text_filters(callback_context.get_invocation_context())
-            model_call.keeps = not model_call.text_filters
-        model_call.joins_text = self._joins_text(callback_context.get_invocation_context())
         invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
         current_model_call.set(model_call)
         return None
@@ -351,13 +366,10 @@ class CallstreamPlugin(BasePlugin):
             self._warned_of.add((name, "litellm"))
             logger.warning("agent %s: %s: the model is read from its partial events", name, why)
 
-    async def _tell_left_behind(self, invocation: Invocation) -> None:
-        invocation.given_up = await self.left_behind.tell(invocation.given_up)
-
     async def after_model_callback(
         self, *, callback_context: CallbackContext, llm_response: LlmResponse
     ) -> LlmResponse | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        invocation = self.invocation(callback_context.invocation_id)
         step = invocation.step_of(callback_context.actions) if invocation is not None else None
         if invocation is None or step is None or invocation.run.outcome is not None:
             return None
@@ -375,13 +387,13 @@ class CallstreamPlugin(BasePlugin):
             await step.record_nameless()
         except RunOver:
             return None
-        guard(invocation, step, llm_response, self.settings.on_truncated)
+        guard(invocation, step, llm_response, self.on_truncated)
         return None
 
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        invocation = self._invocations.get(callback_context.invocation_id)
+        invocation = self.invocation(callback_context.invocation_id)
         step = invocation.step_of(callback_context.actions) if invocation is not None else None
         if step is not None:
             try:
@@ -398,21 +410,19 @@ class CallstreamPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
-        invocation = self._invocations.get(tool_context.invocation_id)
-        if invocation is None:
-            return None
-        return await self._execution.begin(invocation, tool, tool_args, tool_context)
+        known = self._invocations.get(tool_context.invocation_id)
+        return None if known is None else await known.execution.begin(tool, tool_args, tool_context)
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
     ) -> dict[str, Any] | None:
-        invocation = self._invocations.get(tool_context.invocation_id)
-        if invocation is None:
+        known = self._invocations.get(tool_context.invocation_id)
+        if known is None:
             return None
-        if self._execution.was_given_again(invocation, tool_context):
+        if known.execution.was_given_again(tool_context):
             return result  # which other callbacks have seen before
         try:
-            await self._execution.record_return(invocation, tool, tool_context, result)
+            await known.execution.record_return(tool, tool_context, result)
         except RunOver:
             pass  # its end has said what became of the call, or another process goes on with it
         return None
@@ -420,9 +430,9 @@ class CallstreamPlugin(BasePlugin):
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
     ) -> dict[str, Any] | None:
-        invocation = self._invocations.get(tool_context.invocation_id)
-        if invocation is not None:
-            self._execution.note_error(invocation, tool_context, error)
+        known = self._invocations.get(tool_context.invocation_id)
+        if known is not None:
+            known.execution.note_error(tool_context, error)
         return None
 
 
@@ -440,34 +450,25 @@ def _new_call_id() -> str:
 class HostedPlugin(CallstreamPlugin):
     """Finds a run there with the client's messages in it already, and asks no model while calls of its last turn wait."""
 
-    _answering: frozenset[str] = frozenset()
-    """The invocations that begin with answers. Their context may have the message with which they began at first."""
-    _said_of: frozenset[str] = frozenset()
-    join_text: bool | None = None
-    """Whether google-adk gets the text of models by the passage; None: where nothing of the application could see less."""
-
-    @classmethod
-    def like(cls, other: CallstreamPlugin, callstream: Callstream, *, stream_arguments: bool) -> Self:
-        """With the settings of a plugin that the application registered itself. Either may turn streaming off."""
-        settings = other.settings
-        return cls(
+    def __init__(self, callstream: Callstream, given: CallstreamPlugin | None, options: AgentOptions) -> None:
+        """``given``: the one that the application has registered itself. Either may turn streaming off."""
+        like = given or CallstreamPlugin(callstream)
+        super().__init__(
             callstream,
-            name=other.name,
-            on_truncated=settings.on_truncated,
-            repair_signatures=settings.repair_signatures,
-            stream_arguments=settings.stream_arguments and stream_arguments,
+            name=like.name,
+            on_truncated=like.on_truncated,
+            repair_signatures=like.repair_signatures,
+            stream_arguments=like.stream_arguments and options["stream_arguments"],
         )
-
-    def trust_mcp_hints(self) -> None:
-        """Tools of MCP servers are what they say of themselves."""
-        self._execution.trusts_mcp_hints = True
+        self.trusts_mcp_hints = options["trust_mcp_hints"]
+        self._join_text = options["join_text"]
 
     def _joins_text(self, context: InvocationContext) -> bool:
         seeing = self._judges.of_pieces(context)
-        joins = not seeing if self.join_text is None else self.join_text
+        joins = not seeing if self._join_text is None else self._join_text
         name = "" if context.agent is None else context.agent.name
-        if name not in self._said_of:
-            self._said_of |= {name}
+        if (name, "joined text") not in self._warned_of:
+            self._warned_of.add((name, "joined text"))
             if joins:
                 logger.info(
                     "agent %s: text of its model is shown from the wire; google-adk gets it by the passage", name
@@ -480,21 +481,16 @@ class HostedPlugin(CallstreamPlugin):
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
-        if any(part.function_response is not None for part in user_message.parts or ()):
-            self._answering |= {invocation_context.invocation_id}
+        # Not by what the context has later: that may be the message with which a resumed invocation began at first.
+        self._incoming[invocation_context.invocation_id] = Incoming(user_message)
         return None
 
-    async def before_run_callback(self, *, invocation_context: InvocationContext) -> types.Content | None:
-        ended = await super().before_run_callback(invocation_context=invocation_context)
-        invocation = self.invocation(invocation_context.invocation_id)
-        given = current_input.get()
-        agent = invocation_context.agent
-        if invocation is not None and given is not None and agent is not None and given.agent_name == agent.name:
-            invocation.given_up = list(given.given_up)
-        if invocation is not None:
-            invocation.is_resumed = invocation.invocation_id in self._answering
-        self._answering -= {invocation_context.invocation_id}
-        return ended
+    async def _given_up(self, joined: Run | None, context: InvocationContext) -> list[Call]:
+        given, agent = current_input.get(), context.agent
+        return list(given.given_up) if given and agent and given.agent_name == agent.name else []
+
+    async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
+        """The run has it already."""
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest

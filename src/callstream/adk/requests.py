@@ -204,7 +204,9 @@ async def repair(
     unsigned = list(gemini.unsigned(list(map(_said, request.contents))))
     if not unsigned:
         return
-    known = await _Known.of(session, run if may_sign else None, author)
+    known = _Known(session, author)
+    if may_sign and run is not None:
+        await known.read_journal(run)
     if demands is None:
         demands = has_signed or known.has_signed
         if not demands:
@@ -228,30 +230,23 @@ class _Known:
     ``has_signed``: whether a call of the given author, or of the thread in the journal, has a real one.
     """
 
-    def __init__(self) -> None:
-        self.has_signed = False
+    def __init__(self, session: Session, author: str | None) -> None:
+        self.has_signed = _has_signed(session, author)
         self._by_id: dict[str, bytes] = {}
         self._ids: list[tuple[str, types.FunctionCall]] = []
-
-    @classmethod
-    async def of(cls, session: Session, run: Run | None, author: str | None) -> _Known:
-        known = cls()
-        known.has_signed = _has_signed(session, author)
         for _, part in _call_parts(session):
             call = part.function_call
-            if call is None or not call.id:
-                continue
-            known._ids.append((call.id, call))
-            if part.thought_signature and _is_signed(part):
-                known._by_id.setdefault(call.id, part.thought_signature)
-        if run is None:
-            return known
-        # The thread may have another name than the session.
+            if call is not None and call.id:
+                self._ids.append((call.id, call))
+                if part.thought_signature and _is_signed(part):
+                    self._by_id.setdefault(call.id, part.thought_signature)
+
+    async def read_journal(self, run: Run) -> None:
+        """Of the run's thread, which may have another name than the session."""
         for kept in await run.engine.journal.calls(thread_id=run.thread_id, principal=run.principal):
             if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
-                known._by_id.setdefault(kept.wire_id, signature)
-                known.has_signed = True
-        return known
+                self._by_id.setdefault(kept.wire_id, signature)
+                self.has_signed = True
 
     def signature_of(self, call: types.FunctionCall) -> bytes | None:
         if call.id:

@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -105,9 +105,9 @@ class _LiteLlmRoute:
 class _TappedClient:
     """The client of a LiteLlm, around its own: litellm does what it always does, over connections with the tap in them."""
 
-    def __init__(self, inner: Any, callstream: Callstream, settings: TapSettings) -> None:
+    def __init__(self, inner: Any, callstream: Callstream) -> None:
         self._inner = inner
-        self._http_client: Any = callstream.httpx_client(settings=settings)
+        self._http_client: Any = callstream.httpx_client(settings=_HOSTED)
         self._clients: dict[tuple[object, ...], Any] = {}
 
     async def acompletion(self, model: Any, messages: Any, tools: Any, **kwargs: Any) -> Any:
@@ -133,19 +133,6 @@ class _TappedClient:
                 api_key=route.key, base_url=route.base_url, http_client=self._http_client
             )
         return self._clients[whose]
-
-
-def client_for(llm: BaseLlm, callstream: Callstream, settings: TapSettings) -> _TappedClient | None:
-    """A client for a LiteLlm, None where litellm would not use it."""
-    inner = getattr(llm, "llm_client", None)
-    if type(inner).__module__ != "google.adk.models.lite_llm":
-        return None  # one of the application's own
-    try:
-        litellm = importlib.import_module("litellm")
-        is_used = _LiteLlmRoute(litellm, llm.model, {}).provider in _PROVIDERS
-    except Exception:  # noqa: BLE001  # it is not installed, or does not know the model: it says so itself when it is used
-        return None
-    return _TappedClient(inner, callstream, settings) if is_used else None
 
 
 def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRoute | None:
@@ -309,8 +296,15 @@ def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
 
 
 def _litellm(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
-    client = client_for(llm, callstream, _HOSTED)
-    return None if client is None else _copy_model(llm, llm_client=client)
+    inner = getattr(llm, "llm_client", None)
+    if type(inner).__module__ != "google.adk.models.lite_llm":
+        return None  # one of the application's own
+    try:
+        litellm = importlib.import_module("litellm")
+        is_used = _LiteLlmRoute(litellm, llm.model, {}).provider in _PROVIDERS
+    except Exception:  # noqa: BLE001  # it is not installed, or does not know the model: it says so itself when it is used
+        return None
+    return _copy_model(llm, llm_client=_TappedClient(inner, callstream)) if is_used else None
 
 
 def _openai_key() -> str:
@@ -386,12 +380,14 @@ def _llm_agents(root: BaseNode) -> Iterator[LlmAgent]:
     """The agents of a tree that have a model, those in the nodes of workflows included."""
     if isinstance(root, LlmAgent):
         yield root
-    if isinstance(root, BaseAgent):
-        for agent in root.sub_agents:
-            yield from _llm_agents(agent)
-    elif isinstance(root, Workflow) and root.graph is not None:
-        for node in root.graph.nodes:
-            yield from _llm_agents(node)
+    for node in _below(root):
+        yield from _llm_agents(node)
+
+
+def _below(node: BaseNode) -> Sequence[BaseNode]:
+    if isinstance(node, BaseAgent):
+        return node.sub_agents
+    return node.graph.nodes if isinstance(node, Workflow) and node.graph is not None else ()
 
 
 def _copy_node(node: BaseNode, callstream: Callstream) -> BaseNode:
@@ -583,12 +579,8 @@ def _paths(node: Any, callstream: Callstream, *, inherits: bool, is_copied: bool
                 yield from _paths(
                     tool.agent, callstream, inherits=False, is_copied=is_copied and type(tool) is AgentTool
                 )
-    if isinstance(node, BaseAgent):
-        for child in node.sub_agents:
-            yield from _paths(child, callstream, inherits=inherits, is_copied=is_copied)
-    if isinstance(node, Workflow) and node.graph is not None:
-        for each in node.graph.nodes:
-            yield from _paths(each, callstream, inherits=False, is_copied=is_copied)
+    for below in _below(node):
+        yield from _paths(below, callstream, inherits=inherits, is_copied=is_copied)
 
 
 def _path(agent: LlmAgent, callstream: Callstream, *, is_copied: bool) -> ModelOnPath:

@@ -204,15 +204,16 @@ class Threads:
         self._thread_is_session = thread_is_session is not False
         self._may_be_refused = thread_is_session is None
         self._cannot_list = False
-        self._session_ids: dict[tuple[str, str, str], str] = {}
+        self._session_ids: dict[ThreadKey, str] = {}
 
-    async def find(self, app_name: str, user_id: str, thread_id: str) -> Session | None:
+    async def find(self, thread: ThreadKey) -> Session | None:
         """The session of a thread with all its events, None if it has none yet.
 
         One that is marked with the thread comes before one that has the thread's id and no mark: that is another
         program's, or was rewound, which takes away what its state had from the beginning.
         """
-        known = self._session_ids.get((app_name, user_id, thread_id))
+        app_name, user_id, thread_id = thread
+        known = self._session_ids.get(thread)
         found: Session | None = None
         if known is not None or self._thread_is_session:
             found = await self._session(app_name, user_id, known or thread_id)
@@ -227,23 +228,24 @@ class Threads:
             found = await self.service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
         if found is None or not _is_marked(found, app_name, thread_id, or_not_at_all=True):
             return None
-        self._remember(app_name, user_id, thread_id, found.id)
+        self._remember(thread, found.id)
         return found
 
-    async def open(self, app_name: str, user_id: str, thread_id: str) -> Session:
+    async def open(self, thread: ThreadKey) -> Session:
         """The session of a thread; a new one if it has none."""
-        session = await self.find(app_name, user_id, thread_id)
+        session = await self.find(thread)
         if session is None:
+            app_name, user_id, thread_id = thread
             state = {THREAD_KEY: thread_id, APP_KEY: app_name, USER_KEY: user_id}
             create = partial(self.service.create_session, app_name=app_name, user_id=user_id, state=state)
             try:
                 session = await self._create(create, thread_id) if self._thread_is_session else await create()
             except AlreadyExistsError:
-                session = await self.find(app_name, user_id, thread_id)  # another process has just begun the thread
+                session = await self.find(thread)  # another process has just begun the thread
                 if session is None:
                     raise
             if session.id != thread_id:
-                self._remember(app_name, user_id, thread_id, session.id)
+                self._remember(thread, session.id)
         return session
 
     async def _session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
@@ -290,18 +292,19 @@ class Threads:
             self._thread_is_session = False
             return session
 
-    async def delete(self, app_name: str, user_id: str, thread_id: str) -> None:
+    async def delete(self, thread: ThreadKey) -> None:
         """Deletes the session of a thread, if it has one."""
-        session = await self.find(app_name, user_id, thread_id)
+        session = await self.find(thread)
         if session is not None:
+            app_name, user_id, _ = thread
             await self.service.delete_session(app_name=app_name, user_id=user_id, session_id=session.id)
-        self._session_ids.pop((app_name, user_id, thread_id), None)
+        self._session_ids.pop(thread, None)
 
-    def _remember(self, app_name: str, user_id: str, thread_id: str, session_id: str) -> None:
+    def _remember(self, thread: ThreadKey, session_id: str) -> None:
         """Saves the list of sessions the next time. Clients make as many threads as they like, so not for ever."""
         if len(self._session_ids) >= _REMEMBERED:
             self._session_ids.clear()
-        self._session_ids[app_name, user_id, thread_id] = session_id
+        self._session_ids[thread] = session_id
 
 
 def _is_marked(session: Session, app_name: str, thread_id: str, *, or_not_at_all: bool = False) -> bool:
@@ -402,10 +405,10 @@ class IdleThreads:
     async def _forget(self, key: ThreadKey) -> None:
         del self._used[key]
         _, user_id, thread_id = key
-        if self._memory is not None and (session := await self._threads.find(*key)) is not None:
+        if self._memory is not None and (session := await self._threads.find(key)) is not None:
             self._memory.add(session)
         if self._owns_sessions:
-            await self._threads.delete(*key)
+            await self._threads.delete(key)
         if self._owns_journal:
             # To save memory only: a session that is kept elsewhere may be imported again.
             await self._journal.forget(thread=thread_id, principal=user_id, for_good=False)

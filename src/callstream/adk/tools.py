@@ -38,7 +38,7 @@ from callstream.errors import UsageError
 from callstream.runtime import Run
 from callstream.runtime.ownloop import run_function
 from callstream.tools import Progress, Tool, current_progress, is_tool, starts_early
-from callstream.tools.parameters import ProgressFilling
+from callstream.tools.parameters import positional_names, progress_filling
 from callstream.tools.schema import gemini_schema
 from callstream.tools.tool import annotations_of, resolved_signature, same_kind, without_parameter
 
@@ -161,11 +161,8 @@ def with_progress(tool: Any) -> Any:
     """
     if type(tool) in (FunctionTool, LongRunningFunctionTool, StreamingTool):
         filled = _fill_in(tool.func)
-        return (
-            in_thread(tool, tool.func)
-            if filled is tool.func
-            else in_thread(_stand_in(type(tool)(filled), tool), tool.func)
-        )
+        made = tool if filled is tool.func else _stand_in(type(tool)(filled), tool)
+        return in_thread(made, tool.func)
     if isinstance(tool, BaseTool | BaseToolset):
         return tool
     filled = _fill_in(tool)
@@ -228,7 +225,7 @@ def _fill_in(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     signature = resolved_signature(function)
     signature = signature.replace(parameters=[p for p in signature.parameters.values() if p.name != hidden.name])
-    made: Any = same_kind(function, ProgressFilling(function, hidden))
+    made: Any = same_kind(function, progress_filling(positional_names(function), hidden))
     functools.update_wrapper(made, function)
     made.__name__ = getattr(function, "__name__", type(function).__name__)
     made.__doc__ = without_parameter(inspect.getdoc(function), hidden.name)

@@ -171,7 +171,7 @@ class Custom(_Attributed, frozen=True, kw_only=True):
     """What AG-UI has no word for. Clients that do not know the name leave it alone."""
 
     name: str
-    value: dict[str, Any]
+    value: Any
 
 
 # -- agents that tools run --

@@ -18,7 +18,7 @@ from callstream import Callstream, codec
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.cli.options import Commands, add_json, add_server, add_source, place_of
 from callstream.cli.output import CommandError, Printer, misused
-from callstream.cli.sources import JournalSource, RecordSource, ServerClient, ServerSource, server_address
+from callstream.cli.sources import JournalSource, RecordSource, ServerSource, server_of
 from callstream.events import CallProgressed
 from callstream.guards import APPROVAL
 from callstream.runtime.questions import check_answer, thread_of_questions
@@ -81,13 +81,12 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
         message |= {"content": options.error, "error": options.error}
     if options.journal is not None:
         return await _answer_question(options, message, out)
-    client = ServerClient(server_address(options))
-    source = ServerSource(client)
+    source = server_of(options)
     call = await source.call(options.call_id)
     assert call is not None  # a server answers 404, which has been raised
     _check_awaiting(call)
     await _check_not_asked_about(source, call)
-    run_id, failure = await _send(client, call, message)
+    run_id, failure = await _send(source, call, message)
     call = await source.call(call.call_id)
     assert call is not None
     is_update = call.state is CallState.AWAITING and await _is_delivered(source, call, run_id)
@@ -177,7 +176,7 @@ async def _check_not_asked_about(source: RecordSource, call: Call) -> None:
             )
 
 
-async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tuple[str, str | None]:
+async def _send(source: ServerSource, call: Call, message: dict[str, Any]) -> tuple[str, str | None]:
     """Runs the agent with the answer. Returns the run's id and, if it failed, why."""
     run_id, failure = f"run_{uuid.uuid4().hex}", None
     body: dict[str, Any] = {
@@ -190,7 +189,7 @@ async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tu
         "state": {},
         "forwardedProps": {},
     }
-    async with aclosing(client.events("/agui", body=body)) as events:
+    async with aclosing(source.events("/agui", body=body)) as events:
         async for _, data in events:
             event = json.loads(data)
             match event.get("type"):
@@ -202,8 +201,8 @@ async def _send(client: ServerClient, call: Call, message: dict[str, Any]) -> tu
 
 
 async def stop(options: argparse.Namespace, out: Printer) -> int:
-    client = ServerClient(server_address(options))
-    answer = await client.post(f"/runs/{quote(options.stopped, safe='')}/stop", {"reason": options.reason})
+    path = f"/runs/{quote(options.stopped, safe='')}/stop"
+    answer = await server_of(options).ask(path, body={"reason": options.reason})
     outcome = answer.get("outcome") if isinstance(answer, dict) else None
     out.result(answer, f"run {options.stopped} " + (f"has ended: {outcome}" if outcome else "is stopping"))
     return 0

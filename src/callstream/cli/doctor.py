@@ -7,14 +7,10 @@ import platform
 from importlib import metadata
 from typing import Any
 
+import msgspec
+
 from callstream import __version__
-from callstream.cli.options import (
-    Commands,
-    add_env_file,
-    add_journal,
-    add_json,
-    place_of,
-)
+from callstream.cli.options import Commands, add_env_file, add_journal, add_json, place_of
 from callstream.cli.output import CommandError, Printer, clean, count_of, size
 from callstream.cli.target import HELP, load_target
 from callstream.errors import CallstreamError, JournalError
@@ -93,10 +89,7 @@ def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, 
         return []
     found = model_paths(target.found)
     problems += [f"the model of agent {each.agent} cannot be created: {each.detail}" for each in found if each.detail]
-    return [
-        {"agent": each.agent, "model": each.model, "kind": each.kind, "path": each.path, "detail": each.detail}
-        for each in found
-    ]
+    return [msgspec.structs.asdict(each) for each in found]
 
 
 async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str, Any] | None:

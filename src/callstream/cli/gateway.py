@@ -13,9 +13,10 @@ from callstream.cli.options import (
     add_address,
     add_housekeeping,
     add_journal,
+    add_log_format,
     housekeeping_of,
-    place_of,
     seconds_or_none,
+    served_journal,
 )
 from callstream.cli.output import Printer, misused
 from callstream.cli.serve import serve_made, set_up_logs
@@ -69,14 +70,13 @@ def add_to(commands: Commands) -> None:
     )
     parser.add_argument("--open", action="store_true", help="listen on other hosts without --auth")
     add_housekeeping(parser)
-    parser.add_argument("--log-format", metavar="FORMAT", help="text or json (default: text)")
+    add_log_format(parser)
     parser.add_argument("--verbose", action="store_true", help="log every request")
 
 
 async def gateway(options: argparse.Namespace, out: Printer) -> int:
     from callstream.gateway import GatewaySettings, create_gateway
     from callstream.gateway.settings import GATHER_SECONDS
-    from callstream.journal import open_journal
 
     out = set_up_logs(options, out)
     _keep_out_of_logs()
@@ -88,14 +88,11 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
             f"anyone who can reach {options.host} could use this gateway and read every run; give --auth, or --open if "
             "something in front of it checks who asks"
         )
-    place = place_of(options, may_be_new=True)
-    out.note(f"journal: {place}")
-    guards = [_guard(text) for text in options.guard or ()]
     settings = GatewaySettings(linger=options.linger)
     # What clients may come back for goes when its run is compacted.
     housekeeping = housekeeping_of(options, compact_after=settings.window)
-    journal = open_journal(place.url, gather_seconds=GATHER_SECONDS, housekeeping=housekeeping, archive=place.archive)
-    callstream = Callstream(journal, guards=guards)
+    journal = served_journal(options, out, gather_seconds=GATHER_SECONDS, housekeeping=housekeeping)
+    callstream = Callstream(journal, guards=[_guard(text) for text in options.guard or ()])
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
     known = {"anthropic": "anthropic", "openai": "openai/v1", "gemini": "gemini"}

@@ -101,6 +101,16 @@ def place_of(options: argparse.Namespace, *, may_be_new: bool = False) -> Journa
     raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
 
 
+def served_journal(options: argparse.Namespace, out: Printer, **settings: Any) -> Journal:
+    """The journal of a process that serves: told to the person, and opened when it is used. It may be new."""
+    place = place_of(options, may_be_new=True)
+    out.note(f"journal: {place}")
+    for name in ("retry_seconds", "lease_ttl"):
+        if (patience := from_environment(f"CALLSTREAM_{name.upper()}", seconds)) is not None:
+            settings[name] = patience
+    return open_journal(place.url, archive=place.archive, **settings)
+
+
 def _check_exists(url: str) -> None:
     if url.startswith("memory:"):
         raise misused(
@@ -163,6 +173,10 @@ def add_address(parser: argparse.ArgumentParser, *, default_port: int = 8000) ->
         metavar="N",
         help=f"the port; 0 picks a free one (default: {default_port})",
     )
+
+
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-format", type=log_format, metavar="FORMAT", help="text or json (default: text)")
 
 
 def add_env_file(parser: argparse.ArgumentParser) -> None:
@@ -308,3 +322,6 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return text
 
     return chosen
+
+
+log_format = one_of("text", "json")

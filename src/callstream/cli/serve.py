@@ -22,16 +22,18 @@ from callstream.cli.options import (
     add_env_file,
     add_housekeeping,
     add_journal,
+    add_log_format,
     boolean,
     from_environment,
     hide_password,
     housekeeping_of,
-    one_of,
+    log_format,
     origin,
     place_of,
     positive,
     refuse_secret,
     seconds,
+    served_journal,
 )
 from callstream.cli.output import CommandError, Printer, misused
 from callstream.cli.target import HELP, Target, load_target
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("callstream.server")
 
-_LOG_FORMATS = ("text", "json")
 _SESSIONS = "CALLSTREAM_SESSIONS"
 _OF_CREATE_APP = (
     *("journal", "sessions", "auth", "on_disconnect", "cors_origin", "forget_after", "stream_arguments"),
@@ -118,9 +119,7 @@ def _add_application(parser: argparse.ArgumentParser) -> None:
         "ran (default: do not)",
     )
     add_env_file(parser)
-    parser.add_argument(
-        "--log-format", type=one_of(*_LOG_FORMATS), metavar="FORMAT", help="text or json (default: text)"
-    )
+    add_log_format(parser)
 
 
 async def serve(options: argparse.Namespace, out: Printer) -> int:
@@ -198,7 +197,7 @@ class _LoggedNotes(Printer):
 def set_up_logs(options: argparse.Namespace, out: Printer) -> Printer:
     """Configures the root logger and returns where notes go."""
     level = logging.INFO if getattr(options, "verbose", False) else logging.WARNING
-    options.log_format = options.log_format or from_environment("CALLSTREAM_LOG_FORMAT", one_of(*_LOG_FORMATS))
+    options.log_format = options.log_format or from_environment("CALLSTREAM_LOG_FORMAT", log_format)
     logging.getLogger("callstream").setLevel(logging.INFO)
     if options.log_format != "json":
         logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
@@ -280,7 +279,6 @@ def _announce(listening: socket.socket, options: argparse.Namespace, out: Printe
 def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Callstream | None:
     """The application's own Callstream, or one with the journal that was named."""
     from callstream.callstream import Callstream
-    from callstream.journal import open_journal
 
     own = _own_callstream(target)
     if own is not None:
@@ -291,16 +289,7 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
         )
         out.note(f"journal: the one of {target.text}")
         return own
-    place = place_of(options, may_be_new=True)
-    out.note(f"journal: {place}")
-    housekeeping = housekeeping_of(options)
-    return Callstream(open_journal(place.url, housekeeping=housekeeping, archive=place.archive, **_journal_times()))
-
-
-def _journal_times() -> dict[str, float]:
-    """How patient the journal is, where the environment says so."""
-    found = {name: from_environment(f"CALLSTREAM_{name.upper()}", seconds) for name in ("retry_seconds", "lease_ttl")}
-    return {name: value for name, value in found.items() if value is not None}
+    return Callstream(served_journal(options, out, housekeeping=housekeeping_of(options)))
 
 
 def _own_callstream(target: Target) -> Callstream | None:
@@ -362,8 +351,9 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
         if _own_callstream(target) is not None:
             return None  # its journal may be anywhere
         url = adk.sessions_beside(place_of(options, may_be_new=True).url)
+    patience = from_environment("CALLSTREAM_RETRY_SECONDS", seconds) or adk.RETRY_SECONDS
     try:
-        sessions = adk.open_sessions(url, retry_seconds=_journal_times().get("retry_seconds", adk.RETRY_SECONDS))
+        sessions = adk.open_sessions(url, retry_seconds=patience)
     except MissingExtra as missing:
         if not is_default:
             raise

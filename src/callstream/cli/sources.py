@@ -32,108 +32,7 @@ if TYPE_CHECKING:
     import httpx
 
 
-# -- asking a running server -------------------------------------------------------------------------------------------
-
-
 _SECONDS = 30.0
-
-
-def server_address(options: argparse.Namespace) -> str:
-    """The server that a command needs: ``--server``, or ``CALLSTREAM_SERVER``."""
-    found = options.server or os.environ.get("CALLSTREAM_SERVER")
-    if not found:
-        raise misused("expected a server: give --server URL or set CALLSTREAM_SERVER")
-    return str(found)
-
-
-class ServerClient:
-    """One server, by its address."""
-
-    def __init__(self, url: str) -> None:
-        self.url = refuse_secret(url, "CALLSTREAM_TOKEN").rstrip("/")
-        parts = address(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise misused(f"expected the server's address, such as http://127.0.0.1:8000, got {url!r}")
-        self._is_local = parts.hostname in LOOPBACK
-        self._token = os.environ.get("CALLSTREAM_TOKEN")
-
-    async def get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        """The JSON that the server answers with. ``None`` in the query leaves a parameter out."""
-        return await self._ask("GET", path, query, None)
-
-    async def post(self, path: str, body: Any = None) -> Any:
-        return await self._ask("POST", path, None, body)
-
-    async def events(
-        self, path: str, query: Mapping[str, Any] | None = None, *, body: Any = None
-    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
-        """The server-sent events of a response: names and data. A stream that breaks off just ends.
-
-        With a ``body`` the request is a POST.
-        """
-        framing = SseFraming()
-        async with self._open("GET" if body is None else "POST", path, query, body) as response:
-            async for piece in _until_broken_off(response):
-                for frame in framing.feed(piece):
-                    if frame.error is not None:
-                        raise CommandError(f"{self.url} did not send events: {frame.error}")
-                    if frame.payload is not None:
-                        yield frame.event, frame.payload
-
-    async def _ask(self, method: str, path: str, query: Mapping[str, Any] | None, body: Any) -> Any:
-        async with self._open(method, path, query, body) as response:
-            text = await response.aread()
-        try:
-            return json.loads(text) if text else None
-        except ValueError:
-            raise CommandError(f"{self.url}{path} did not send JSON; is it a Callstream server?") from None
-
-    @asynccontextmanager
-    async def _open(
-        self, method: str, path: str, query: Mapping[str, Any] | None, body: Any
-    ) -> AsyncIterator[httpx.Response]:
-        try:
-            import httpx
-        except ImportError:
-            raise CommandError("asking a server needs httpx: pip install 'callstream[cli]'") from None
-        headers = {"accept": "application/json, text/event-stream"}
-        if self._token:
-            headers["authorization"] = f"Bearer {self._token}"
-        asked: dict[str, Any] = {"params": {name: each for name, each in (query or {}).items() if each is not None}}
-        if method == "POST":
-            asked["json"] = {} if body is None else body
-        # With a transport of its own httpx uses no proxy of the environment, which would not reach this machine.
-        transport = httpx.AsyncHTTPTransport() if self._is_local else None
-        async with httpx.AsyncClient(
-            headers=headers, timeout=_SECONDS, transport=transport, follow_redirects=True
-        ) as client:
-            try:
-                async with client.stream(method, f"{self.url}{path}", **asked) as response:
-                    if response.is_error:
-                        await response.aread()
-                        raise CommandError(f"{self.url} refused the request: {_message(response)}")
-                    yield response
-            except httpx.HTTPError as error:
-                raise CommandError(f"cannot reach {self.url}: {str(error) or type(error).__name__}") from None
-
-
-async def _until_broken_off(response: httpx.Response) -> AsyncIterator[bytes]:
-    import httpx
-
-    try:
-        async for piece in response.aiter_bytes():
-            yield piece
-    except httpx.HTTPError:
-        return
-
-
-def _message(response: httpx.Response) -> str:
-    try:
-        return str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"{response.status_code} {response.reason_phrase}"
-
-
 _sleep = asyncio.sleep
 _RETRIES = 5
 _RUNS = 500
@@ -171,11 +70,15 @@ class JournalSource:
 
 
 class ServerSource:
-    """The same by a server's HTTP."""
+    """The same by a server's HTTP. ``where`` is its address."""
 
-    def __init__(self, client: ServerClient) -> None:
-        self.where = client.url
-        self._client = client
+    def __init__(self, url: str) -> None:
+        self.where = refuse_secret(url, "CALLSTREAM_TOKEN").rstrip("/")
+        parts = address(self.where)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise misused(f"expected the server's address, such as http://127.0.0.1:8000, got {url!r}")
+        self._is_local = parts.hostname in LOOPBACK
+        self._token = os.environ.get("CALLSTREAM_TOKEN")
 
     async def runs(
         self,
@@ -186,9 +89,9 @@ class ServerSource:
         limit: int | None = None,
     ) -> list[RunRow]:
         if run_id is not None:
-            return [_convert(await self._client.get(f"/api/runs/{quote(run_id, safe='')}"), RunRow)]
+            return [_convert(await self.ask(f"/api/runs/{quote(run_id, safe='')}"), RunRow)]
         query = {"thread_id": thread_id, "active": None if active is None else str(active).lower(), "limit": limit}
-        return [_convert(row, RunRow) for row in (await self._client.get("/api/runs", query))["runs"]]
+        return [_convert(row, RunRow) for row in (await self.ask("/api/runs", query))["runs"]]
 
     async def calls(
         self, *, run_id: str | None, thread_id: str | None, states: Sequence[CallState] | None, limit: int
@@ -199,7 +102,7 @@ class ServerSource:
             run_ids = [row.run_id for row in await self.runs(thread_id=thread_id, limit=_RUNS)]
         found: list[Call] = []
         for each in run_ids:  # from its end, run by run, as with a journal
-            answer = await self._client.get("/api/calls", {"run_id": each, "limit": _RUNS})
+            answer = await self.ask("/api/calls", {"run_id": each, "limit": _RUNS})
             calls = [_convert(call, Call) for call in answer["calls"]]
             found = [*(call for call in calls if states is None or call.state in states), *found]
             if len(found) >= limit:
@@ -207,14 +110,14 @@ class ServerSource:
         return found[-limit:]
 
     async def call(self, call_id: str) -> Call | None:
-        return _convert(await self._client.get(f"/api/calls/{quote(call_id, safe='')}"), Call)
+        return _convert(await self.ask(f"/api/calls/{quote(call_id, safe='')}"), Call)
 
     async def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
         """Goes on where it was when the connection breaks. None means: forget what came, all of it follows again."""
         seq, tries = 0, 0
         path = f"/runs/{quote(run_id, safe='')}/events"
         while True:
-            async with aclosing(self._client.events(path, {"after": seq})) as events:
+            async with aclosing(self.events(path, {"after": seq})) as events:
                 async for name, data in events:
                     tries = 0
                     if name == b"end":
@@ -235,9 +138,77 @@ class ServerSource:
                         raise CommandError(f"{self.where} closed the stream of run {run_id} {tries} times")
                     await _sleep(0.2 * 2**tries)
 
+    async def ask(self, path: str, query: Mapping[str, Any] | None = None, *, body: Any = None) -> Any:
+        """The JSON that the server answers with. With a ``body`` the request is a POST."""
+        async with self._open(path, query, body) as response:
+            text = await response.aread()
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            raise CommandError(f"{self.where}{path} did not send JSON; is it a Callstream server?") from None
+
+    async def events(
+        self, path: str, query: Mapping[str, Any] | None = None, *, body: Any = None
+    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        """The server-sent events of a response: names and data. A stream that breaks off just ends."""
+        framing = SseFraming()
+        async with self._open(path, query, body) as response:
+            import httpx
+
+            try:
+                async for piece in response.aiter_bytes():
+                    for frame in framing.feed(piece):
+                        if frame.error is not None:
+                            raise CommandError(f"{self.where} did not send events: {frame.error}")
+                        if frame.payload is not None:
+                            yield frame.event, frame.payload
+            except httpx.HTTPError:
+                pass  # broken off
+
+    @asynccontextmanager
+    async def _open(self, path: str, query: Mapping[str, Any] | None, body: Any) -> AsyncIterator[httpx.Response]:
+        """Asks the server. What is None in the query is left out."""
+        try:
+            import httpx
+        except ImportError:
+            raise CommandError("asking a server needs httpx: pip install 'callstream[cli]'") from None
+        headers = {"accept": "application/json, text/event-stream"}
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
+        params = {name: each for name, each in (query or {}).items() if each is not None}
+        # With a transport of its own httpx uses no proxy of the environment, which would not reach this machine.
+        transport = httpx.AsyncHTTPTransport() if self._is_local else None
+        async with httpx.AsyncClient(
+            headers=headers, timeout=_SECONDS, transport=transport, follow_redirects=True
+        ) as client:
+            try:
+                method = "GET" if body is None else "POST"
+                async with client.stream(method, f"{self.where}{path}", params=params, json=body) as response:
+                    if response.is_error:
+                        await response.aread()
+                        raise CommandError(f"{self.where} refused the request: {_message(response)}")
+                    yield response
+            except httpx.HTTPError as error:
+                raise CommandError(f"cannot reach {self.where}: {str(error) or type(error).__name__}") from None
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{response.status_code} {response.reason_phrase}"
+
 
 RecordSource: TypeAlias = JournalSource | ServerSource
 """What a command reads from."""
+
+
+def server_of(options: argparse.Namespace) -> ServerSource:
+    """The server that a command needs: ``--server``, or ``CALLSTREAM_SERVER``."""
+    found = options.server or os.environ.get("CALLSTREAM_SERVER")
+    if not found:
+        raise misused("expected a server: give --server URL or set CALLSTREAM_SERVER")
+    return ServerSource(found)
 
 
 @asynccontextmanager
@@ -247,7 +218,7 @@ async def source_of(options: argparse.Namespace) -> AsyncIterator[RecordSource]:
     if server:
         if options.journal is not None:
             raise misused("give --journal or --server, not both")
-        yield ServerSource(ServerClient(server))
+        yield ServerSource(server)
         return
     place = place_of(options)
     async with place.open() as journal:

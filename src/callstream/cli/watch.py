@@ -374,19 +374,19 @@ class _RecordPrinter:
                 self._numbers[call.call_id] = len(self._numbers) + 1
                 self._streams[call.call_id] = None if call.encoding == "text" else JsonStream(unique_names=True)
                 by = "" if call.author is None else f" by {call.author}"
-                self._line(f"{self._name_of(call.call_id)} ({call.call_id}){by}", self._margin(call.call_id))
+                self._say(call, f" ({call.call_id}){by}")
                 self._writing = call.call_id
             case Grew(part=Passage() as passage, text=text):
-                margin = _INDENT * view.depth_of(passage)
+                margin = self._margin(passage)
                 self._grow((passage.message_id, passage.kind), f"{margin}{heading_of(passage)}: ", text, indent=margin)
             case Grew(part=CallView() as call, text=text) if text:
-                self._arguments(call.call_id, text)
+                self._arguments(call, text)
             case Progressed(call=called, data=data):
-                self._progress(called.call_id, data)
+                self._progress(called, data)
             case Asked(call=call):
-                self._line(f"{self._name_of(call.call_id)} awaits an answer", self._margin(call.call_id))
+                self._say(call, " awaits an answer")
             case Settled(call=called, outcome=outcome):
-                self._line(f"{self._name_of(called.call_id)} {_describe(outcome)}", self._margin(called.call_id))
+                self._say(called, f" {_describe(outcome)}")
             case Resumed():
                 self._line(f"--- {describe_attempt(view)}")
             case Ended():
@@ -403,58 +403,53 @@ class _RecordPrinter:
             self._out.write("\n")
             self._at_margin = True
 
-    def _arguments(self, call_id: str, text: str) -> None:
-        stream = self._streams.get(call_id)
+    def _arguments(self, call: CallView, text: str) -> None:
+        stream = self._streams[call.call_id]
         changes: list[Change] = []
         if stream is not None:
             try:
                 changes = stream.feed(text)
             except WireError:
-                stream = self._streams[call_id] = None
-                text = self._view.calls[call_id].args_text  # all of it once more, as it came
+                stream = self._streams[call.call_id] = None
+                text = call.args_text  # all of it once more, as it came
+        margin = self._margin(call) + _INDENT
         if stream is None:
-            self._turn_to(call_id)
-            margin = self._margin(call_id) + _INDENT
-            self._grow((call_id, "raw"), margin, text, indent=margin)
-            return
+            self._turn_to(call)
+            self._grow((call.call_id, "raw"), margin, text, indent=margin)
         for change in changes:
-            self._write_change(call_id, change)
+            heading = f"{margin}{format_path(change.path).removeprefix('$').removeprefix('.')}: "
+            if change.kind == "append":
+                self._turn_to(call)
+                self._grow((call.call_id, change.path), heading, str(change.value), indent=margin + _INDENT)
+            elif change.kind == "set":
+                self._turn_to(call)
+                self._grow((call.call_id, change.path), heading, one_line(change.value, 200))
 
-    def _write_change(self, call_id: str, change: Change) -> None:
-        name = format_path(change.path).removeprefix("$").removeprefix(".")
-        margin = self._margin(call_id) + _INDENT
-        if change.kind == "append":
-            self._turn_to(call_id)
-            self._grow((call_id, change.path), f"{margin}{name}: ", str(change.value), indent=margin + _INDENT)
-        elif change.kind == "set":
-            self._turn_to(call_id)
-            self._grow((call_id, change.path), f"{margin}{name}: ", one_line(change.value, 200))
-
-    def _turn_to(self, call_id: str) -> None:
+    def _turn_to(self, call: CallView) -> None:
         """Names the call again if something else was written in between."""
         writing = self._writing
-        if writing != call_id and not (isinstance(writing, tuple) and writing[0] == call_id):
-            self._line(f"{self._name_of(call_id)} …", self._margin(call_id))
-            self._writing = call_id
+        if writing != call.call_id and not (isinstance(writing, tuple) and writing[0] == call.call_id):
+            self._say(call, " …")
+            self._writing = call.call_id
 
-    def _progress(self, call_id: str, data: Any) -> None:
+    def _progress(self, call: CallView | AnswerView, data: Any) -> None:
         bar = bar_of(data)
         if bar is None:
-            self._line(f"{self._name_of(call_id)}: {one_line(data, 200)}", self._margin(call_id))
+            self._say(call, f": {one_line(data, 200)}")
             return
         step = int(_STEPS * data["done"] / data["total"])
-        if self._bars.get(call_id) != step:
-            self._bars[call_id] = step
-            self._line(f"{self._name_of(call_id)} {bar}", self._margin(call_id))
+        if self._bars.get(call.call_id) != step:
+            self._bars[call.call_id] = step
+            self._say(call, f" {bar}")
 
-    def _name_of(self, call_id: str) -> str:
-        call = self._view.calls.get(call_id)
-        return call_id if call is None else f"{call.name} #{self._numbers[call_id]}"
+    def _say(self, call: CallView | AnswerView, text: str) -> None:
+        """A line about a call. One of an earlier run has no number here."""
+        name = f"{call.name} #{self._numbers[call.call_id]}" if isinstance(call, CallView) else call.call_id
+        self._line(f"{name}{text}", self._margin(call))
 
-    def _margin(self, call_id: str) -> str:
-        """What the model of a tool calls stands under the tool's call."""
-        call = self._view.calls.get(call_id)
-        return "" if call is None else _INDENT * self._view.depth_of(call)
+    def _margin(self, item: Item) -> str:
+        """What the model of a tool says and calls stands under the tool's call."""
+        return _INDENT * self._view.depth_of(item)
 
     def _grow(self, what: Any, heading: str, text: str, *, indent: str = "") -> None:
         text = clean(text)

@@ -38,7 +38,7 @@ from callstream.gateway.settings import GatewaySettings, Upstream, Upstreams, le
 from callstream.gateway.whole import answer_id, whole_answer
 from callstream.guards import Verdict
 from callstream.journal import RunRow
-from callstream.runtime import Observers, Run
+from callstream.runtime import Run
 from callstream.runtime.questions import Decision, QuestionRef, Questions
 from callstream.server import ServerSettings, create_app
 from callstream.server.requests import Operator
@@ -159,6 +159,7 @@ class _Gateway:
         self, callstream: Callstream, upstreams: Upstreams, key: str | None, settings: GatewaySettings
     ) -> None:
         self._callstream = callstream
+        self._observers = callstream.observers
         self._upstreams = upstreams
         self._key = key
         self._settings = settings
@@ -190,10 +191,6 @@ class _Gateway:
         if self._key is None:
             return None
         return lambda request: Operator() if self._has_key(request, request.headers.get("authorization", "")) else None
-
-    @property
-    def _observers(self) -> Observers[Run]:
-        return self._callstream.observers
 
     def serves(self, path: str, method: str) -> bool:
         return self._upstreams.find(path, method) is not None
@@ -247,8 +244,8 @@ class _Gateway:
 
     async def response(self, request: Request) -> Response:
         """One answer, for the credential that asked for it: to read as a Durable Stream, or to stop."""
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        answer = await self._find(request.path_params["response_id"], principal_of(headers, request.query_params))
+        principal = principal_of(dict(request.headers.items()), request.query_params)
+        answer = await self._find(request.path_params["response_id"], principal)
         if answer is None or not self._has_key(request):
             return _refusal("", 404, "not_found_error", "There is no such answer any more.")
         if request.method != "DELETE":
@@ -488,7 +485,7 @@ class _Asked:
         self.query = request.url.query
         self.provider = provider
         self.body = body
-        self.headers = {name.lower(): value for name, value in request.headers.items()}
+        self.headers = dict(request.headers.items())
         self._raw = request.headers.raw
         self.json = _json(body) if provider is not None else None
         self.principal = principal_of(self.headers, QueryParams(self.query))

@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -79,70 +79,48 @@ def conversation_of(headers: Mapping[str, str], body: Any) -> ConversationIds:
         _claude_code(headers, body)
         or _codex(headers, body)
         or ConversationIds(
-            _by_header(headers) or _by_body(body),
-            previous=_id(body.get("previous_response_id")) or _id(body.get("previous_interaction_id")),
-            group=_id(body.get("prompt_cache_key")) or _trace(headers) or _id(body.get("user")),
+            _by_header(headers) or _id(body.get("conversation"), _member(body.get("conversation"), "id")),
+            previous=_id(body.get("previous_response_id"), body.get("previous_interaction_id")),
+            group=_id(body.get("prompt_cache_key"), _trace(headers), body.get("user")),
         )
     )
 
 
 def _claude_code(headers: Mapping[str, str], body: dict[str, Any]) -> ConversationIds | None:
-    session = _id(headers.get("x-claude-code-session-id")) or _session_of_user(body)
+    session = _id(headers.get("x-claude-code-session-id"), _session_of_user(body))
     if session is None:
         return None
     agent = _id(headers.get("x-claude-code-agent-id"))
     return ConversationIds(session if agent is None else f"{session}/{agent}")
 
 
-def _session_of_user(body: dict[str, Any]) -> str | None:
+def _session_of_user(body: dict[str, Any]) -> Any:
     """Claude Code's session in ``metadata.user_id``: JSON text, or in older versions the end of a name."""
-    match body.get("metadata"):
-        case {"user_id": str(user_id)}:
-            pass
-        case _:
-            return None
+    user_id = _member(body.get("metadata"), "user_id")
+    if not isinstance(user_id, str):
+        return None
     try:
-        named = json.loads(user_id)
+        return _member(json.loads(user_id), "session_id")
     except ValueError:
         legacy = _LEGACY_USER.search(user_id)
         return None if legacy is None else legacy[1]
-    return _id(named.get("session_id")) if isinstance(named, dict) else None
 
 
 def _codex(headers: Mapping[str, str], body: dict[str, Any]) -> ConversationIds | None:
     if "codex" not in headers.get("user-agent", "").lower() and "codex" not in headers.get("originator", "").lower():
         return None
-    named = next(
-        (
-            found
-            for name in ("thread-id", "conversation_id", "session-id", "session_id")
-            if (found := _id(headers.get(name)))
-        ),
-        None,
-    )
+    named = _id(*map(headers.get, ("thread-id", "conversation_id", "session-id", "session_id")))
     if named is None:
         return None
     parent = _id(headers.get("x-codex-parent-thread-id"))
     if parent is not None:  # a sub-agent's; all of a session's are beside each other
-        named = f"{_id(headers.get('session-id')) or parent}/{named}"
-    match body.get("client_metadata"):
-        case {"turn_id": str(turn_id)}:
-            return ConversationIds(named, _id(turn_id))
-        case _:
-            return ConversationIds(named)
+        named = f"{_id(headers.get('session-id'), parent)}/{named}"
+    return ConversationIds(named, _id(_member(body.get("client_metadata"), "turn_id")))
 
 
 def _by_header(headers: Mapping[str, str]) -> str | None:
     vendors = [headers[name] for name in headers if _VENDOR.fullmatch(name)]
-    stated = [*vendors, *(headers.get(name) for name in _THREAD_HEADERS)]
-    return next((found for each in stated if (found := _id(each)) is not None and len(found) >= _SHORTEST), None)
-
-
-def _by_body(body: dict[str, Any]) -> str | None:
-    match body.get("conversation"):
-        case str(conversation) | {"id": str(conversation)}:
-            return _id(conversation)
-    return None
+    return _id(*vendors, *map(headers.get, _THREAD_HEADERS), shortest=_SHORTEST)
 
 
 def _trace(headers: Mapping[str, str]) -> str | None:
@@ -150,11 +128,16 @@ def _trace(headers: Mapping[str, str]) -> str | None:
     return None if found is None else found[1]
 
 
-def _id(value: Any) -> str | None:
-    """A name that is fit to be shown and stored; None for anything else."""
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST or not value.isprintable():
-        return None
-    return value
+def _id(*candidates: Any, shortest: int = 1) -> str | None:
+    """The first name that is fit to be shown and stored; None if none of them is."""
+    for each in candidates:
+        if isinstance(each, str) and shortest <= len(each) <= _LONGEST and each.isprintable():
+            return each
+    return None
+
+
+def _member(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def principal_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
@@ -191,10 +174,9 @@ class _Conversations:
         self._most = most
         self._known: OrderedDict[tuple[str | None, str], _Known] = OrderedDict()
 
-    def find(self, principal: str | None, ids: ConversationIds, said: Sequence[Said]) -> str | None:
-        """The thread that a request continues: by the answer that it names, or by the longest of its beginnings."""
-        names = [*_beginnings(said), *(() if ids.previous is None else (ids.previous,))]
-        for name in reversed(names):
+    def find(self, principal: str | None, names: Iterable[str]) -> str | None:
+        """The thread of the first name that is known: of an answer, or of a beginning."""
+        for name in names:
             known = self._known.get((principal, name))
             if known is not None and known.thread_id is not None:
                 known.is_continued = True
@@ -311,15 +293,17 @@ class Turns:
         return turn
 
     async def _thread_of(self, ids: ConversationIds, principal: str | None, said: Sequence[Said]) -> str:
-        """The thread of a request that names none."""
-        found = None if ids.previous is None else self._conversations.find(principal, ids, ())
+        """The thread of a request that names none: by the answer that it continues, the calls that it answers, or the
+        longest of its beginnings that is known.
+        """
+        found = None if ids.previous is None else self._conversations.find(principal, [ids.previous])
         for wire_id in () if found is not None else _answered_ids(said):
             # A call of a run that has ended, or of another process.
             rows = await self._callstream.journal.calls(provider_id=wire_id, principal=principal, limit=1, newest=True)
             found = next((row.thread_id for row in rows), None)
             if found is not None:
                 break
-        found = found or self._conversations.find(principal, ids, said)
+        found = found or self._conversations.find(principal, reversed([*_beginnings(said)]))
         return found or ids.group or self._callstream.new_id("thread")
 
     def remember(self, turn: Turn, said: Sequence[Said], answer_id: str | None) -> None:

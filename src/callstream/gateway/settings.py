@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -68,9 +68,6 @@ class Upstreams:
     def __init__(self, stated: Mapping[str, str] | None = None) -> None:
         found = {**PUBLIC, **(stated or {})}
         self._by_name = {name: Upstream(name, _checked(name, url)) for name, url in found.items()}
-
-    def __iter__(self) -> Iterator[Upstream]:
-        return iter(self._by_name.values())
 
     def find(self, path: str, method: str) -> tuple[Upstream, str] | None:
         """The upstream of a path, and the rest of the path. A path without a name belongs to the public API that has it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callstream.hooks.dispatch import CallHooks, HookCutOff, HookSettings, OnFailure, Outcome
+from callstream.hooks.dispatch import CallHooks, HookCutOff, HookSettings, Outcome
 from callstream.tools.delta import ArgsDelta, FieldDelta
 
-__all__ = ["ArgsDelta", "CallHooks", "FieldDelta", "HookCutOff", "HookSettings", "OnFailure", "Outcome"]
+__all__ = ["ArgsDelta", "CallHooks", "FieldDelta", "HookCutOff", "HookSettings", "Outcome"]

@@ -165,7 +165,6 @@ class CallHooks:
         # The task in which the hooks run, None while there is nothing to do, and the hook that is running in it.
         self._task: asyncio.Task[None] | None = None
         self._context: contextvars.Context | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: HookThread | None = None
         self._running: Hook | None = None
         self._alarm = Alarm(self._cut)
@@ -212,20 +211,14 @@ class CallHooks:
         else:
             self._settle(_Phase.READY)
 
-    def abort(self, call: Call, reason: str, *, is_recorded: bool = True) -> None:
+    def abort(self, call: Call, reason: str, detail: str | None = None, *, is_recorded: bool = True) -> None:
         """The call is given up. Nothing happens if that was decided before, or if its tool was let run.
 
         If that is not recorded yet, ``on_failure`` records it before the abort hooks run.
         """
         if self._phase not in _GIVEN_UP and self._phase is not _Phase.CLAIMED:
             self._call = call
-            self._give_up(Outcome("aborted", reason), is_recorded=is_recorded)
-
-    def refuse(self, call: Call, reason: DiscardReason, detail: str) -> None:
-        """The arguments do not fit the tool: as ``abort``, and ``on_failure`` records why."""
-        if self._phase not in _GIVEN_UP and self._phase is not _Phase.CLAIMED:
-            self._call = call
-            self._give_up(Outcome("aborted", reason, detail))
+            self._give_up(Outcome("aborted", reason, detail), is_recorded=is_recorded)
 
     def claim(self) -> bool:
         """Whether the tool may run now. True once, after which the call cannot be aborted here any more."""
@@ -267,8 +260,8 @@ class CallHooks:
         if self._reads:
             self._queue.clear()
         if self._task is not None:
-            if self._running is not None and not self._is_cut and self._loop is not None:
-                self._alarm.bring_forward(self._loop, self._settings.abort_notice)
+            if self._running is not None and not self._is_cut:
+                self._alarm.bring_forward(self._task.get_loop(), self._settings.abort_notice)
         elif self._hooks.args_abort or not is_recorded:
             self._wake()
         else:
@@ -285,8 +278,8 @@ class CallHooks:
             return
         if self._context is None:
             self._context = contextvars.copy_context()
-        self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._main(), name=self._name, context=self._context)
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._main(), name=self._name, context=self._context)
         self._task.add_done_callback(self._check_end)
 
     @property
@@ -410,12 +403,11 @@ class CallHooks:
 
     async def _run_hook(self, hook: Hook, *args: Any) -> Exception | None:
         """Runs the hook in the task and returns what it raised; ``HookCutOff`` if its time was up, whatever it did then."""
-        task, loop = self._task, self._loop
+        task = self._task
         assert task is not None, "hooks run in the task"
-        assert loop is not None, "a task has a loop"
         began = perf_counter()
         self._running = hook
-        self._alarm.set(loop, self._settings.timeout)
+        self._alarm.set(task.get_loop(), self._settings.timeout)
         failure: BaseException | None = None
         try:
             if hook.is_async:
@@ -458,13 +450,13 @@ class CallHooks:
 
     def _cut(self) -> None:
         """The time of the hook that is running is up."""
-        if self._running is None or self._task is None or self._loop is None:
+        if self._running is None or self._task is None:
             return
         if self._is_cut:
             self._abandon(self._running, self._task)
         else:
             self._is_cut = True
-            self._alarm.set(self._loop, self._settings.grace)
+            self._alarm.set(self._task.get_loop(), self._settings.grace)
             self._task.cancel()
 
     def _abandon(self, hook: Hook, task: asyncio.Task[None]) -> None:
@@ -518,20 +510,15 @@ class HookThread:
     """A thread for the sync hooks of one call: runs one function after another.
 
     Each call has its own, because a shared pool would make calls wait for each other as soon as it is used up. It is a
-    daemon: a hook that never returns must not keep the process from ending. It begins with the first function, and ends
-    by ``close`` or when nothing holds it.
+    daemon: a hook that never returns must not keep the process from ending. It ends by ``close`` or when nothing holds it.
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._is_started = False
+        threading.Thread(target=_work, args=(self._jobs,), name=name, daemon=True).start()
 
     def submit(self, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Runs the function in a copy of the caller's context. The future is done when the function has ended."""
-        if not self._is_started:
-            self._is_started = True
-            threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True).start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
@@ -555,8 +542,7 @@ class HookThread:
         """Lets the thread end after what it was given."""
         self._jobs.put(None)
 
-    def __del__(self) -> None:
-        self._jobs.put(None)
+    __del__ = close
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:

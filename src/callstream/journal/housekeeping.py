@@ -17,11 +17,11 @@ import msgspec
 
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunEvent
-from callstream.journal.archive import Archive
+from callstream.journal.archive import Archive, ArchivedReader
 from callstream.journal.archive.objects import ArchiveAway
 from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
-from callstream.journal.store import RunFilter, Store, StoreAway, StoreReader, forget_filter, forgotten_mark
+from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter, forgotten_mark
 from callstream.journal.whole import RunSize, WholeRun
 from callstream.journal.writer import process_is_gone
 
@@ -249,7 +249,7 @@ class Side(NamedTuple):
     """A store, and how it is asked: on its journal's thread, and again while it is away."""
 
     store: Store
-    reader: StoreReader
+    reader: ArchivedReader
     do: Do
 
 

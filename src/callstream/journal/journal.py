@@ -45,7 +45,7 @@ from callstream.journal.rows import (
     prepare,
     redacting,
 )
-from callstream.journal.store import CallFilter, RunFilter, Store, StoreReader, forget_filter, forgotten_mark
+from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter, forgotten_mark
 from callstream.journal.worker import JournalThread, Worker
 
 _T = TypeVar("_T")
@@ -70,8 +70,8 @@ class Journal:
         self.lease_ttl = settings.lease_ttl
         """Seconds after which a process counts as dead that has not renewed its lease."""
         self._followers = Followers()
-        archive = Archive(open_objects(settings.archive, store.where), store.packs, store.reader)
-        self._reader: StoreReader = ArchivedReader(store.reader, archive)
+        archive = Archive(open_objects(settings.archive), store.where, store.packs, store.reader)
+        self._reader = ArchivedReader(store.reader, archive)
         self._housekeeper = Housekeeper(store, self._followers, settings, archive)
         self._worker = worker(store, self._followers, settings, self._housekeeper)
         self.schedule: Callable[[str, Callable[[], object]], None] = self._worker.schedule

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from callstream.calls import Call
+from callstream.calls import Call, CallState
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import Append, CallChange, Held, Plan, RunChange, RunFacts
+from callstream.journal.plan import Append, Held, Owned, Plan, RunChange
 from callstream.journal.rows import (
     NOWHERE,
     Kind,
@@ -28,11 +28,8 @@ from callstream.journal.rows import (
     RunRow,
     Source,
     Stored,
-    call_with_pieces,
-    event_of,
+    call_of,
     find_folded_range,
-    from_json,
-    moment,
 )
 from callstream.journal.store import (
     SCHEMA_VERSION,
@@ -52,6 +49,7 @@ from callstream.journal.whole import (
     PackState,
     RunSize,
     WholeCall,
+    WholeRecord,
     WholeRun,
     folded_rows,
     plan_of,
@@ -72,35 +70,12 @@ class _KnownPack(msgspec.Struct, eq=False):
 
 
 class _MemoryCall(msgspec.Struct, eq=False):
-    row: Call
-    run_key: int
-    number: int
-    first_seq: int
-    args_seq: int | None = None
-    result: str | None = None
-    """As JSON text, which tells nothing from a null."""
+    row: WholeCall
+    run: _MemoryRun
 
-    def whole(self) -> WholeCall:
-        row = self.row
-        return WholeCall(
-            self.number,
-            row.call_id,
-            row.name,
-            row.state.value,
-            row.provider_id,
-            row.message_id,
-            row.signature,
-            row.encoding,
-            row.reason,
-            row.detail,
-            self.result,
-            row.error,
-            row.ran_early,
-            row.started_at or 0.0,
-            row.updated_at or 0.0,
-            self.first_seq,
-            self.args_seq,
-        )
+    def call(self) -> Call:
+        row, run = self.row, self.run.row
+        return call_of((*row[1:4], run.run_id, run.thread_id, *row[4:15]))
 
 
 class _MemoryRun(msgspec.Struct, eq=False):
@@ -116,11 +91,11 @@ class _MemoryRun(msgspec.Struct, eq=False):
     sources: dict[int, Source] = msgspec.field(default_factory=lambda: {0: NOWHERE})
     calls: list[_MemoryCall] = []
 
-    def facts(self) -> RunFacts:
+    def owned(self) -> Owned:
         last_ms = self.log[-1].at_ms if self.log else 0
         row = self.row
         ended = row.outcome is not None
-        return RunFacts(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
+        return Owned(row.run_id, self.key, self.writer, self.epoch, row.started_at, row.last_seq, last_ms, ended)
 
     def whole(self) -> WholeRun:
         row, goes_on = self.row, self.row.outcome is None
@@ -139,27 +114,26 @@ class _MemoryRun(msgspec.Struct, eq=False):
             self.writer if goes_on else "",
             self.exclusive and goes_on,
             [(number, *msgspec.structs.astuple(source)) for number, source in self.sources.items() if number],
-            [call.whole() for call in self.calls],
-            [
-                (seq, at_ms, source, call, kind, body, first_seq)
-                for seq, at_ms, source, call, kind, body, _, first_seq in self.log
-            ],
+            [call.row for call in self.calls],
+            [_columns(line) for line in self.log],
         )
 
     def lines(self, first: int, last: int) -> list[Stored]:
         """The records of those numbers. Where a log is beside this one, or after folding, some are missing."""
         return self.log[bisect_left(self.log, first, key=seq_of) : bisect_right(self.log, last, key=seq_of)]
 
+    def head(self) -> Head:
+        call_ids = {call.row.number: call.row.call_id for call in self.calls}
+        row = self.row
+        return Head(row.run_id, self.key, row.started_at, self.compacted, self.writer, dict(self.sources), call_ids)
+
     def records(self, lines: Iterable[Stored]) -> list[Record]:
-        found = []
-        run_id, started_at = self.row.run_id, self.row.started_at
-        for line in lines:
-            seq, at_ms, number, call, kind, body, message_id, first_seq = line
-            source = self.sources[number]
-            event = event_of(kind, body, None if call is None else self.calls[call - 1].row.call_id, message_id)
-            at = moment(started_at, at_ms)
-            found.append(Record(run_id, seq, at, event, source.response_id, source.author, first_seq))
-        return found
+        head = self.head()
+        return [head.record(_columns(line)) for line in lines]
+
+
+def _columns(line: Stored) -> WholeRecord:
+    return (*line[:6], line.first_seq)
 
 
 class MemoryTables:
@@ -281,14 +255,9 @@ def _empty(runs: Iterable[_MemoryRun], pack: str) -> None:
     for run in runs:
         run.pack, run.log, run.sources = pack, [], {0: NOWHERE}
         for call in run.calls:
-            call.row = msgspec.structs.replace(call.row, signature=None, detail=None, result=None, error=None)
-            call.result = None
+            call.row = call.row._replace(signature=None, detail=None, result=None, error=None)
 
 
-_CALL_COLUMNS = (
-    *("name", "state", "provider_id", "message_id", "signature", "encoding", "reason", "detail", "error"),
-    *("ran_early", "started_at", "updated_at"),
-)
 _PIECE = Kind.ARGS | Kind.TEXT | Kind.REASONING
 
 
@@ -368,10 +337,10 @@ class MemoryStore:
     async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
         """Its writers are all in this process."""
 
-    async def take_over(self, run_keys: Sequence[int]) -> None:
+    async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
         for key in run_keys:
             run = self._tables.keys[key]
-            run.writer, run.epoch = self._writer.name, run.epoch + 1
+            run.writer, run.epoch = writer, run.epoch + 1
             run.row = msgspec.structs.replace(run.row, attempt=run.epoch)
         self._tables.writes += 1
 
@@ -462,19 +431,19 @@ class MemoryStore:
 
     # -- the tables, under the lock ------------------------------------------------------------------------------------
 
-    async def rows(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
+    async def stored(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
         run = self._tables.keys[run_key]
         return None if run.compacted else [(line.kind, line.body) for line in run.lines(first, last)]
 
-    async def run_facts(self, run_ids: Sequence[str]) -> Iterable[RunFacts]:
+    async def owned_runs(self, run_ids: Sequence[str]) -> Iterable[Owned]:
         return [
-            self._tables.runs[run_id].facts() if run_id in self._tables.runs else self._new(run_id)
+            self._tables.runs[run_id].owned() if run_id in self._tables.runs else self._new(run_id)
             for run_id in run_ids
         ]
 
-    def _new(self, run_id: str) -> RunFacts:
+    def _new(self, run_id: str) -> Owned:
         self._tables.last_key += 1
-        return RunFacts(run_id, self._tables.last_key)
+        return Owned(run_id, self._tables.last_key)
 
     async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
         runs = [self._tables.keys[key] for key in run_keys]
@@ -494,11 +463,11 @@ class MemoryStore:
         lines = [(key, line) for key in run_keys for line in self._tables.keys[key].log]
         return [(key, line.kind, line.body) for key, line in lines if not line.kind & _PIECE]
 
-    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
+    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[Owned]:
         active = [run for run in self._tables.runs.values() if run.row.outcome is None]
-        alive = {*self._alive(), self._writer.name}
-        orphaned = [run.facts() for run in active if run.writer not in alive]
-        return [facts for facts in orphaned if facts.key > after and run_id in (None, facts.run_id)][:limit]
+        alive = {*self._alive(), writer}
+        orphaned = [run.owned() for run in active if run.writer not in alive]
+        return [run for run in orphaned if run.key > after and run_id in (None, run.run_id)][:limit]
 
     def _alive(self) -> list[str]:
         now = time.time()
@@ -519,16 +488,15 @@ class MemoryStore:
         for owned in plan.changed:
             self._end(tables.keys[owned.key], plan.runs.get(owned), owned.last_seq)
         for call_id, news in plan.calls.items():
-            columns = _columns(news)
+            columns = {name: getattr(news, name) for name in WholeCall._fields}
             if news.old_state is None:
                 run = tables.keys[news.run_key]
-                new = Call(call_id, run_id=run.row.run_id, thread_id=run.row.thread_id, **columns)
-                tables.calls[call_id] = _MemoryCall(new, run.key, news.number, news.first_seq or 0)
+                new = WholeCall(**{**columns, "ran_early": bool(news.ran_early)})
+                tables.calls[call_id] = _MemoryCall(new, run)
                 run.calls.append(tables.calls[call_id])
-            call = tables.calls[call_id]
-            call.row = msgspec.structs.replace(call.row, **columns)
-            call.args_seq = news.args_seq or call.args_seq
-            call.result = news.result or call.result
+            else:
+                call = tables.calls[call_id]
+                call.row = call.row._replace(**{name: value for name, value in columns.items() if value is not None})
         tables.writes += 1
 
     async def settle(self, records: Sequence[RecordColumns]) -> None:
@@ -575,25 +543,20 @@ class MemoryStore:
                     found += run.records(sorted(run.log, key=lambda line: line.first_seq or line.seq))
         return found
 
-    async def call(self, call_id: str) -> Call | None:
-        found = await self.call_log(call_id)
-        return None if found is None else call_with_pieces(found.call, found.rows)
-
     async def call_log(self, call_id: str) -> CallLog | None:
         with self._lock:
             call = self._tables.calls.get(call_id)
             if call is None:
                 return None
-            run = self._tables.keys[call.run_key]
-            last = call.args_seq or run.row.last_seq
-            lines = [line for line in run.lines(call.first_seq, last) if line.call == call.number or line.seq == last]
-        rows = [(line.seq, line.kind, line.body) for line in lines]
-        return CallLog(call.row, call.run_key, call.number, call.first_seq, rows)
+            row, run = call.row, call.run
+            last = row.args_seq or run.row.last_seq
+            lines = [line for line in run.lines(row.first_seq, last) if line.call == row.number or line.seq == last]
+            rows = [(line.seq, line.kind, line.body) for line in lines]
+            return CallLog(call.call(), run.key, row.number, row.first_seq, rows)
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         with self._lock:
-            runs, calls = self._tables.keys, self._tables.calls.values()
-            found = [call.row for call in calls if wanted.fits(call.row, runs[call.run_key].row)]
+            found = [row for call in self._tables.calls.values() if wanted.fits(row := call.call(), call.run.row)]
         return found[max(0, len(found) - limit) :] if newest and limit is not None else found[:limit]
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
@@ -611,18 +574,7 @@ class MemoryStore:
     async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
         with self._lock:
             runs = [self._tables.runs[run_id] for run_id in run_ids if run_id in self._tables.runs]
-            return [
-                Head(
-                    run.row.run_id,
-                    run.key,
-                    run.row.started_at,
-                    run.compacted,
-                    run.writer,
-                    dict(run.sources),
-                    {call.number: call.row.call_id for call in run.calls},
-                )
-                for run in runs
-            ]
+            return [run.head() for run in runs]
 
     async def writers(self) -> set[str]:
         with self._lock:
@@ -671,14 +623,6 @@ def _new_row(change: RunChange) -> RunRow:
     return RunRow(change.run_id, thread_id, change.principal, None, None, change.started_at, None, 0)
 
 
-def _columns(change: CallChange) -> dict[str, Any]:
-    """What a change says of a call's row, without what it leaves as it is."""
-    found = {name: getattr(change, name) for name in _CALL_COLUMNS}
-    found = {name: value for name, value in found.items() if value is not None}
-    if change.result is not None:
-        found["result"] = from_json(change.result)
-    return found
-
-
 def _held(call: _MemoryCall) -> Held:
-    return Held(call.row.call_id, call.run_key, call.number, call.row.state, call.args_seq is not None)
+    row = call.row
+    return Held(row.call_id, call.run.key, row.number, CallState(row.state), row.args_seq is not None)

@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
-from callstream.calls import Call
 from callstream.errors import CallstreamError, JournalError
 from callstream.events import Record, RunEnded, RunResumed
 from callstream.journal.follow import Folded, Followers, Heads, Page
 from callstream.journal.plan import Append, Plan
-from callstream.journal.rows import RecordColumns, RunRow, Stored, call_with_pieces, record_of
+from callstream.journal.rows import RecordColumns, RunRow, Stored
 from callstream.journal.store import CallLog, Head, RunFilter, RunRows, Store, StoreAway, StoreReader
 from callstream.journal.whole import WholeRun
 from callstream.journal.writer import Added, Committed, Log, Stale, Writer
@@ -245,10 +244,6 @@ class _PairedReader:
                 return [record for run_id in run_ids for record in found.get(run_id, ())]
         raise self._torn(", ".join(run_ids))
 
-    async def call(self, call_id: str) -> Call | None:
-        found = await self.call_log(call_id)
-        return None if found is None else call_with_pieces(found.call, found.rows)
-
     async def call_log(self, call_id: str) -> CallLog | None:
         found = await self._index.call_log(call_id)
         if found is None:
@@ -345,7 +340,7 @@ class _PairedReader:
     async def _records(self, head: Head, rows: Sequence[RecordColumns]) -> list[Record]:
         if not _explains(head, rows):
             head = await self._head(head.run_id) or head
-        return [_record(head, row) for row in rows]
+        return [head.record((*row[1:], None)) for row in rows]
 
     def heard(self, added: Iterable[Added]) -> dict[str, list[Record]]:
         """What was appended to runs that are followed. Of one that has to be read to be understood there is nothing."""
@@ -361,23 +356,14 @@ class _PairedReader:
         head = self.remembered.get(run_id)
         if head is None or not _explains(head, rows):
             return []
-        return [_record(head, row) for row in rows]
+        return [head.record((*row[1:], None)) for row in rows]
 
     def _torn(self, what: str) -> StoreAway:
         return StoreAway(f"{self._where} has not all records of {what}: its two parts do not agree just now")
 
 
 def _explains(head: Head, rows: Sequence[RecordColumns]) -> bool:
-    """Whether all numbers in the rows mean something."""
-    return all(source in head.sources and (not call or call in head.call_ids) for _, _, _, source, call, _, _ in rows)
-
-
-def _record(head: Head, row: RecordColumns) -> Record:
-    _, seq, at_ms, number, call, kind, body = row
-    source = head.sources[number]
-    call_id = None if call is None else head.call_ids[call]
-    columns = (seq, at_ms, kind, body, source.response_id, source.author, source.message_id, call_id, None)
-    return record_of(head.run_id, head.started_at, columns)
+    return all(head.explains(source, call) for _, _, _, source, call, _, _ in rows)
 
 
 def _with_pieces(run: WholeRun, pieces: Sequence[RecordColumns]) -> WholeRun:

@@ -81,12 +81,18 @@ class Held(msgspec.Struct, eq=False):
 
 
 class Owned(msgspec.Struct, eq=False):
-    """A run as the writer remembers it. ``refusal`` is set where this process may not write to it."""
+    """A run as the writer remembers it; from a store, its row as far as ownership goes.
+
+    Epoch 0 is a run that is not there yet.
+
+    ``writer``: who owns it. Of a compacted run it may be forgotten, and is empty: it has no writer any more. ``refusal`` is
+    set where this process may not write to it.
+    """
 
     run_id: str
     key: int
-    writer: str
-    epoch: int
+    writer: str = ""
+    epoch: int = 0
     started_at: float = 0.0
     last_seq: int = 0
     last_ms: int = 0
@@ -96,48 +102,20 @@ class Owned(msgspec.Struct, eq=False):
     sources: dict[Source, int] = msgspec.field(default_factory=lambda: {NOWHERE: 0})
     calls: dict[str, Held] = {}
 
+    def claim(self, writer: str) -> None:
+        """Refuses that writer if the run is not its own.
 
-class RunFacts(msgspec.Struct, frozen=True):
-    """A run's row as far as ownership goes. Epoch 0 is a run that is not there yet.
-
-    Of a compacted run the writer may be forgotten: it has no writer any more.
-    """
-
-    run_id: str
-    key: int
-    writer: str | None = None
-    epoch: int = 0
-    started_at: float = 0.0
-    last_seq: int = 0
-    last_ms: int = 0
-    ended: bool = False
-
-
-def claim(facts: RunFacts, writer: str | None = None) -> Owned:
-    """The run as that writer may use it, or as its owner may.
-
-    The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was
-    taken over refuses everyone but its taker because the lease was lost.
-    """
-    refusal: CallstreamError | None = None
-    if writer is not None and facts.writer != writer:
-        if facts.ended and facts.epoch == 1:
-            refusal = ended_error(facts.run_id)
+        The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was
+        taken over refuses everyone but its taker because the lease was lost.
+        """
+        if self.writer == writer:
+            return
+        if self.ended and self.epoch == 1:
+            self.refusal = ended_error(self.run_id)
         else:
-            what = "was taken over" if facts.epoch > 1 else "belongs to another process"
-            owner = "" if facts.writer is None else f" (writer {facts.writer!r})"
-            refusal = LeaseLost(f"run {facts.run_id!r} {what}{owner}; this is writer {writer!r}")
-    return Owned(
-        facts.run_id,
-        facts.key,
-        facts.writer or "",
-        facts.epoch,
-        facts.started_at,
-        facts.last_seq,
-        facts.last_ms,
-        facts.ended,
-        refusal=refusal,
-    )
+            what = "was taken over" if self.epoch > 1 else "belongs to another process"
+            owner = f" (writer {self.writer!r})" if self.writer else ""
+            self.refusal = LeaseLost(f"run {self.run_id!r} {what}{owner}; this is writer {writer!r}")
 
 
 def ended_error(run_id: str) -> RunOver:

@@ -162,16 +162,6 @@ def _source_of(response_id: str | None, author: str | None, message_id: str | No
     return Source(response_id, author, message_id) if response_id or author or message_id else NOWHERE
 
 
-def with_args(call: Call, pieces: str, whole: str | None) -> Call:
-    """The call with its text: the pieces, or what was kept whole where there are none.
-
-    The input of a free-text tool becomes a JSON string.
-    """
-    if not pieces and whole is not None:
-        return msgspec.structs.replace(call, args_json=whole)
-    return msgspec.structs.replace(call, args_json=json_text(pieces) if call.encoding == "text" else pieces)
-
-
 def whole_completion(event: CallCompleted) -> tuple[int, str]:
     """Kind and body of a completion that keeps its text, for a call of which no piece was ever stored."""
     return _json(event)
@@ -215,10 +205,6 @@ def clean(text: str | None) -> str | None:
 
 def json_text(value: object) -> str:
     return codec.encode(value).decode()
-
-
-def from_json(text: str) -> Any:
-    return codec.decode(text)
 
 
 def piece_text(kind: int, body: str) -> str:
@@ -312,7 +298,7 @@ def call_of(row: Sequence[Any]) -> Call:
         encoding=encoding,
         reason=reason,
         detail=detail,
-        result=None if result is None else from_json(result),
+        result=None if result is None else codec.decode(result),
         error=error,
         ran_early=bool(ran_early),
         started_at=started_at,
@@ -321,15 +307,17 @@ def call_of(row: Sequence[Any]) -> Call:
 
 
 def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
-    """The call with its text, from (seq, kind, body) of its pieces and of the record that ended them."""
+    """The call with its text, from (seq, kind, body) of its pieces and of the record that ended them.
+
+    Where there are no pieces, the record may have kept it whole. The input of a free-text tool becomes a JSON string.
+    """
     pieces = join_pieces((kind, body) for _, kind, body in rows if kind in ARGS_KINDS)
-    whole = None
     if not pieces and rows:
         _, kind, body = rows[-1]
         event = event_of(kind, body, call.call_id, None) if kind not in ARGS_KINDS else None
-        if isinstance(event, CallCompleted) and event.call_id == call.call_id:
-            whole = event.args_json
-    return with_args(call, pieces, whole)
+        if isinstance(event, CallCompleted) and event.call_id == call.call_id and event.args_json is not None:
+            return msgspec.structs.replace(call, args_json=event.args_json)
+    return msgspec.structs.replace(call, args_json=json_text(pieces) if call.encoding == "text" else pieces)
 
 
 def fold(rows: Iterable[Stored]) -> list[Stored]:

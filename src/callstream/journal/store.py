@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from callstream.calls import Call, CallState
+from callstream.calls import FINAL, Call, CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
 from callstream.journal.plan import Append
-from callstream.journal.rows import RecordColumns, RunRow, Source, Stored
-from callstream.journal.whole import Packs, RunSize, WholeRun
+from callstream.journal.rows import NOWHERE, RecordColumns, RunRow, Source, Stored, record_of
+from callstream.journal.whole import Packs, RunSize, WholeRecord, WholeRun
 from callstream.journal.writer import Committed, Writer
+
+_T = TypeVar("_T")
 
 # -- which runs and calls are meant: of a list, and of what is to be forgotten -----------------------------------------
 
@@ -63,10 +65,12 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def conditions(self) -> dict[str, Any]:
-        """The named conditions of a query, each with its value."""
+        """The named conditions of a query, each with its value; True for one that takes none."""
         found = _given(self)
         if self.states is not None:
             found["where_states"] = [state.value for state in self.states]
+            if FINAL.isdisjoint(self.states):
+                found["where_open"] = True
         return found
 
 
@@ -148,6 +152,17 @@ class Head(msgspec.Struct, frozen=True):
     sources: dict[int, Source]
     call_ids: dict[int, str]
 
+    def explains(self, source: int, call: int | None) -> bool:
+        """Whether these numbers of a record mean something yet."""
+        return source in self.sources and (not call or call in self.call_ids)
+
+    def record(self, columns: WholeRecord) -> Record:
+        seq, at_ms, number, call, kind, body, first_seq = columns
+        source = self.sources.get(number, NOWHERE)
+        call_id = None if call is None else self.call_ids.get(call)
+        row = (seq, at_ms, kind, body, source.response_id, source.author, source.message_id, call_id, first_seq)
+        return record_of(self.run_id, self.started_at, row)
+
 
 class CallLog(NamedTuple):
     """A call without its text, and (seq, kind, body) of its pieces and of the record that ended them."""
@@ -168,6 +183,16 @@ class RunRows(NamedTuple):
     rows: Sequence[Stored] = ()
 
 
+def at_once(work: Coroutine[Any, Any, _T]) -> _T:
+    """What a coroutine that never waits returns."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise RuntimeError("expected a store that does not wait")
+
+
 class StoreReader(Protocol):
     """The questions that nothing is written for."""
 
@@ -176,8 +201,6 @@ class StoreReader(Protocol):
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         """See ``Journal``."""
         ...
-
-    async def call(self, call_id: str) -> Call | None: ...
 
     async def call_log(self, call_id: str) -> CallLog | None: ...
 

@@ -23,7 +23,7 @@ from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.queue import AppendQueue, Then, Waiting, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Store, StoreAway, Unstorable
+from callstream.journal.store import Store, StoreAway, Unstorable, at_once
 from callstream.journal.writer import Committed, Writer, with_process
 from callstream.waits import TimeLimit
 
@@ -452,7 +452,7 @@ class Inline:
     def _commit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
         loop = asyncio.get_running_loop()
         try:
-            committed = _done(self._store.commit([Append(run_id, rows, after)]))
+            committed = at_once(self._store.commit([Append(run_id, rows, after)]))
         except CallstreamError as error:
             loop.call_soon(then, error)
             return
@@ -502,16 +502,6 @@ def _after(opening: Coroutine[Any, Any, None], submit: Callable[[], None], then:
     task.add_done_callback(_opening.discard)
 
 
-def _done(work: Coroutine[Any, Any, _T]) -> _T:
-    """What a coroutine that never waits returns."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    work.close()
-    raise RuntimeError("expected a store that does not wait")
-
-
 def _loop_factory() -> LoopFactory | None:
     """A loop of uvloop's where the program runs on one, else Python's own."""
     kind = type(asyncio.get_running_loop())
@@ -519,9 +509,6 @@ def _loop_factory() -> LoopFactory | None:
 
 
 def writer_of(settings: JournalSettings) -> Writer:
-    return Writer(writer_name(settings), has_archive=settings.archive is not None)
-
-
-def writer_name(settings: JournalSettings) -> str:
-    """A name for this process in the store that no other has."""
-    return with_process(f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}")
+    """This process, by a name in the store that no other has."""
+    name = f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}"
+    return Writer(with_process(name), has_archive=settings.archive is not None)

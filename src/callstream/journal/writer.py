@@ -10,9 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
-
-import msgspec
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from callstream.calls import BEFORE_EXECUTING, CallState
 from callstream.errors import CallstreamError, LeaseLost, UsageError
@@ -29,7 +27,7 @@ from callstream.events import (
     RunEvent,
     RunResumed,
 )
-from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, RunFacts, claim, ended_error
+from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, ended_error
 from callstream.journal.rows import RecordColumns, Row, Source, known_events, prepare, whole_completion
 
 Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
@@ -138,7 +136,7 @@ class Committed(NamedTuple):
 class Tables(Protocol):
     """A database in the middle of a transaction. Stores that do not wait for anything answer without suspending."""
 
-    async def run_facts(self, run_ids: Sequence[str]) -> Iterable[RunFacts]:
+    async def owned_runs(self, run_ids: Sequence[str]) -> Iterable[Owned]:
         """Those runs. One that is not there yet comes with a new key, and with epoch 0."""
         ...
 
@@ -156,24 +154,24 @@ class Tables(Protocol):
         """The exclusive run that each of those threads has now, if it has one."""
         ...
 
-    async def rows(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
+    async def stored(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
         """Kind and body of those records; None if the run is compacted."""
         ...
 
-    async def events_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, int, str]]:
+    async def events_of(self, run_keys: Sequence[int]) -> Iterable[Sequence[Any]]:
         """Run key, kind and body of the records of those runs that are no pieces, in their order."""
         ...
 
-    async def orphans(self, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[RunFacts]:
-        """Runs that have not ended and whose process is dead, in the order of their keys. It cannot write to them any more
-        from now on.
+    async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[Owned]:
+        """Runs of others than that writer that have not ended and whose process is dead, in the order of their keys. It
+        cannot write to them any more from now on.
 
         ``run_id``: that one alone, if it is such a run. ``after``: those with a greater key.
         """
         ...
 
-    async def take_over(self, run_keys: Sequence[int]) -> None:
-        """Makes orphans, which this transaction has asked for, runs of this writer. Their epochs rise."""
+    async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
+        """Makes orphans, which this transaction has asked for, runs of that writer. Their epochs rise."""
 
     async def write(self, plan: Plan) -> None:
         """Raises Stale if anything is not as it was when the plan was made."""
@@ -225,7 +223,7 @@ class Writer:
         ``lives``: whether a writer's process is seen to live, where its lease may have run out without that. ``run_id``:
         that run alone.
         """
-        mine: list[RunFacts] = []
+        mine: list[Owned] = []
         after: int | None = 0
         while after is not None and not mine:  # the next time looks for more
             found, after = await self._orphans(tables, limit, after, run_id)
@@ -234,13 +232,13 @@ class Writer:
             for run in orphans:
                 app = app_to_go_on(events[run.key])
                 if app is not None and app in apps:
-                    if lives is None or not lives(run.writer or ""):
+                    if lives is None or not lives(run.writer):
                         mine.append(run)
                 elif run_id is None:
                     self._others.add(run.run_id)  # it need not be read again and again
         if mine:
             await self._settle(tables, mine)
-            await tables.take_over([run.key for run in mine])
+            await tables.take_over(self.name, [run.key for run in mine])
         return [run.run_id for run in mine]
 
     async def sweep(self, tables: Tables, limit: int, now: float, patience: float) -> list[str]:
@@ -248,18 +246,18 @@ class Writer:
 
         Runs that can go on wait for so many seconds since their last record for a process that takes them over.
         """
-        lost: list[RunFacts] = []
+        lost: list[Owned] = []
         events: dict[int, list[RunEvent]] = {}
         after: int | None = 0
         while after is not None and not lost:
             found, after = await self._orphans(tables, limit * _MORE, after)
-            events = await _events_of(tables, [facts.key for facts in found])
+            events = await _events_of(tables, [run.key for run in found])
             lost = [
-                facts
-                for facts in found
-                if now - facts.started_at - facts.last_ms / 1000 >= patience or app_to_go_on(events[facts.key]) is None
+                run
+                for run in found
+                if now - run.started_at - run.last_ms / 1000 >= patience or app_to_go_on(events[run.key]) is None
             ]
-        orphans = [claim(facts) for facts in lost[:limit]]
+        orphans = lost[:limit]
         if not orphans:
             return []
         await _fill(tables, orphans)
@@ -271,7 +269,7 @@ class Writer:
         plan = Plan(appends, memory, now)
         named = {held.call_id: held for calls in resumed.values() for held in calls}
         plan.add_others(range(len(appends)), named, taker=self.name)
-        await self._settle(tables, lost[:limit])
+        await self._settle(tables, orphans)
         await tables.write(plan)
         return [run.run_id for run in plan.changed]
 
@@ -280,11 +278,11 @@ class Writer:
         if not unknown:
             return
         mine = []
-        for facts in await self._with_last(await tables.run_facts(unknown)):
-            if facts.epoch == 0:
-                run = Owned(facts.run_id, facts.key, self.name, 1, is_new=True)
+        for run in await self._with_last(await tables.owned_runs(unknown)):
+            if run.epoch == 0:
+                run.writer, run.epoch, run.is_new = self.name, 1, True
             else:
-                run = claim(facts, self.name)
+                run.claim(self.name)
                 if run.refusal is None:
                     mine.append(run)
             self.memory.add(run)
@@ -298,34 +296,30 @@ class Writer:
         if self.log is not None and run_keys:
             await self.log.erase(run_keys)
 
-    async def _settle(self, tables: Tables, runs: Iterable[RunFacts]) -> None:
+    async def _settle(self, tables: Tables, runs: Iterable[Owned]) -> None:
         """Brings the pieces of runs that change hands to the tables: the log has them in their owner's part."""
         if self.log is not None:
             for run in runs:
-                await tables.settle(await self.log.read(run.key, run.writer or "", 0, None))
+                await tables.settle(await self.log.read(run.key, run.writer, 0, None))
 
     async def _orphans(
         self, tables: Tables, limit: int, after: int, run_id: str | None = None
-    ) -> tuple[Sequence[RunFacts], int | None]:
+    ) -> tuple[Sequence[Owned], int | None]:
         """So many after a key, and the key after which there may be more."""
-        found = list(await tables.orphans(limit, run_id, after))
+        found = list(await tables.orphans(self.name, limit, run_id, after))
         if self.log is not None and found:
-            await self.log.fence({run.writer for run in found if run.writer is not None})
+            await self.log.fence({run.writer for run in found})
         return await self._with_last(found), found[-1].key if len(found) == limit else None
 
-    async def _with_last(self, found: Iterable[RunFacts]) -> Sequence[RunFacts]:
+    async def _with_last(self, found: Iterable[Owned]) -> Sequence[Owned]:
         """Those runs with their last number, which only the log may know."""
-        facts = list(found)
-        live = {run.key: run.writer or "" for run in facts if run.epoch and not run.ended}
-        if self.log is None or not live:
-            return facts
-        last = await self.log.last(live)
-        return [
-            msgspec.structs.replace(run, last_seq=last[run.key][0], last_ms=last[run.key][1])
-            if run.key in last and last[run.key][0] > run.last_seq
-            else run
-            for run in facts
-        ]
+        runs = list(found)
+        live = {run.key: run for run in runs if run.epoch and not run.ended}
+        if self.log is not None and live:
+            for key, (seq, ms) in (await self.log.last({key: run.writer for key, run in live.items()})).items():
+                if seq > live[key].last_seq:
+                    live[key].last_seq, live[key].last_ms = seq, ms
+        return runs
 
     async def _repeated(self, tables: Tables, append: Append, repeat: Repeat) -> int | CallstreamError:
         """The outcome of an append that seems to be there already.
@@ -333,7 +327,7 @@ class Writer:
         Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
         """
         run, first, last = repeat.run, repeat.first, repeat.last
-        stored = await tables.rows(run.key, first, last)
+        stored = await tables.stored(run.key, first, last)
         if self.log is not None and stored is not None and not stored:
             rows = await self.log.read(run.key, run.writer, first - 1, last - first + 1)
             stored = [(kind, body) for _, seq, _, _, _, kind, body in rows if seq <= last]

@@ -39,7 +39,7 @@ def _after(document: Any, operation: Mapping[str, Any]) -> Any:
         case "copy":
             return _add(document, path, _at(document, _steps(operation["from"])))
         case "test":
-            if not _same(_at(document, path), operation["value"]):
+            if equality_key(_at(document, path)) != equality_key(operation["value"]):
                 raise ValueError("the value is another")
             return document
         case other:
@@ -105,12 +105,14 @@ def _remove(document: Any, path: list[str]) -> Any:
     return _replace(document, way, copy)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+def equality_key(value: Any) -> Any:
+    """Equal for equal values of JSON: 1 and 1.0 are, 1 and true are not."""
+    match value:
+        case bool():
+            return ("boolean", value)
+        case list():
+            return ("array", *map(equality_key, value))
+        case dict():
+            return ("object", frozenset((name, equality_key(member)) for name, member in value.items()))
+        case _:
+            return value

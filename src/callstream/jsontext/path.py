@@ -8,8 +8,10 @@ bare name only where the standard allows one, and halves of surrogate pairs as e
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 from callstream.errors import WireError
 
@@ -98,32 +100,30 @@ def _escape(match: re.Match[str]) -> str:
 
 def wants_array(schema: Any, path: Path) -> bool:
     """True where the schema allows an array at the path and no object; False too where it says nothing."""
-    places = _alternatives([schema], schema)
-    for step in path:
-        places = _alternatives([_inside(place, step) for place in places], schema)
-    kinds = {kind for place in places for kind in _kinds(place)}
+    kinds = {kind for place in _places_at(schema, path) or () for kind in _kinds(place)}
     return "array" in kinds and "object" not in kinds
 
 
 def has_place(schema: Any, path: Path) -> bool:
     """Whether the schema names the path, or allows anything there. False where it says nothing."""
-    places = _alternatives([schema], schema)
-    for step in path:
-        below = [_inside(place, step) for place in places]
-        if any(place is True for place in below):
-            return True
-        places = _alternatives(below, schema)
-    return bool(places)
+    return _places_at(schema, path, lambda place, step: _inside(place, step) is True) != []
 
 
 def lacks_place(schema: Any, path: Path) -> bool:
     """Whether nothing can be at the path: all that may be on the way is described, and none of it leads there."""
+    return _places_at(schema, path, _is_open) == []
+
+
+def _places_at(
+    schema: Any, path: Path, takes_anything: Callable[[dict[str, Any], str | int], bool] | None = None
+) -> list[dict[str, Any]] | None:
+    """What the schema says about the path; None if something on the way takes anything at the next step."""
     places = _alternatives([schema], schema)
     for step in path:
-        if any(_is_open(place, step) for place in places):
-            return False
+        if takes_anything is not None and any(takes_anything(place, step) for place in places):
+            return None
         places = _alternatives([_inside(place, step) for place in places], schema)
-    return not places
+    return places
 
 
 def _is_open(place: dict[str, Any], step: str | int) -> bool:
@@ -143,7 +143,7 @@ def _inside(place: dict[str, Any], step: str | int) -> Any:
     return prefix[step] if step < len(prefix) else place.get("items")
 
 
-def _alternatives(places: list[Any], root: Any) -> list[dict[str, Any]]:
+def _alternatives(places: list[Any], schema: Any) -> list[dict[str, Any]]:
     """The schemas with everything that they refer to or unite, each once."""
     found: dict[int, dict[str, Any]] = {}
     queue = list(places)
@@ -154,17 +154,24 @@ def _alternatives(places: list[Any], root: Any) -> list[dict[str, Any]]:
         found[id(place)] = place
         for union in ("anyOf", "oneOf", "allOf"):
             queue += place.get(union) or []
-        reference = place.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#"):
-            queue.append(_resolved(reference, root))
+        queue.append(resolve(schema, place.get("$ref")))
     return list(found.values())
 
 
-def _resolved(reference: str, root: Any) -> Any:
-    target = root
-    for part in reference.split("/")[1:]:
-        target = target.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-    return target
+def resolve(schema: Any, reference: Any) -> Any:
+    """What a reference into the schema itself means; for any other a schema that everything fits."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return True
+    found = schema
+    for name in unquote(reference[1:]).split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict) and name in found:
+            found = found[name]
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return True
+    return found
 
 
 def _kinds(place: dict[str, Any]) -> list[str]:

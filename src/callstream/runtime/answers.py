@@ -112,9 +112,8 @@ _MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
 class Answers:
     """Finds the calls of a thread: those of the run in its ledger, earlier ones in the directory."""
 
-    def __init__(self, ledger: Ledger, journal: Journal, directory: Directory) -> None:
+    def __init__(self, ledger: Ledger, directory: Directory) -> None:
         self._ledger = ledger
-        self._journal = journal
         self._directory = directory
         self._is_kept: dict[_MessageKey, bool] = {}  # false while a message is on its way into the journal
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
@@ -231,7 +230,7 @@ class Answers:
         """Whether the call that this would answer has its answer already."""
         if isinstance(answer, MessageReceived):
             return False
-        call = await self._journal.call(answer.call_id)
+        call = await self._directory.journal.call(answer.call_id)
         return call is not None and call.is_final
 
     def _matches(self, call: Call, result: ResultReceived) -> bool:

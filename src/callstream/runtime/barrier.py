@@ -139,7 +139,7 @@ class Barrier:
         if check.refusal is None:
             return False
         del self._checks[call.call_id]
-        hooked.refuse(call, *check.refusal)
+        hooked.abort(call, *check.refusal, is_recorded=False)
         return True
 
     async def _record_outcome(self, call_id: str, outcome: Outcome) -> Call:

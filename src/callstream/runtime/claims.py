@@ -67,18 +67,13 @@ class EarlierCalls:
         self._run = run
         self._questions = questions
 
-    @property
-    def _replay(self) -> Replay | None:
-        keeping = self._run.keeping
-        return None if keeping is None else keeping.replay
-
     def has(self, call_id: str) -> bool:
         """Whether an earlier attempt has made the call, and nothing was given back for it yet."""
-        return self._replay is not None and self._replay.has(call_id)
+        return self._run.replay is not None and self._run.replay.has(call_id)
 
     def asks(self, call_id: str, tool: Tool[Any] | None) -> bool:
         """Whether the host is to ask a person what becomes of the call, because its tool was running. True once."""
-        replay = self._replay
+        replay = self._run.replay
         if replay is None or not replay.has(call_id) or self._run.call(call_id).state is not CallState.EXECUTING:
             return False
         if tool is None or not tool.replay == replay.rules.get(call_id) == "ask":
@@ -99,7 +94,7 @@ class EarlierCalls:
         ``tool``: that of the call, as it is now. ``is_safe``: a host vouches for it. ``as_result`` makes a result of what
         ``reconcile`` finds.
         """
-        run, replay = self._run, self._replay
+        run, replay = self._run, self._run.replay
         if replay is None or not replay.has(call_id):
             return None
         if run.call(call_id).state in RUNNING:
@@ -118,7 +113,7 @@ class EarlierCalls:
     async def _settle_running(
         self, call: Call, rule: ReplayRule, reconcile: Reconcile | None, as_result: Callable[[Any], Any]
     ) -> None:
-        run, replay = self._run, self._replay
+        run, replay = self._run, self._run.replay
         if rule == "safe" and call.state is CallState.EXECUTING:
             return
         if rule == "ask" and call.state is CallState.EXECUTING and replay is not None:

@@ -264,7 +264,7 @@ class Replay:
                 case CallProgressed():
                     self.progressed.add(event.call_id)
                 case MessageReceived() | StateChanged():
-                    self._known[_key(event)] += 1
+                    self._known[codec.encode(event)] += 1
                 case OutputKept(name, nth, None, replay):
                     self._running[name, nth] = replay
                 case OutputKept(name, nth, str(data)):
@@ -386,7 +386,7 @@ class Replay:
         """The events without those that the journal has: each counts once."""
         left = []
         for event in events:
-            key = _key(event) if isinstance(event, MessageReceived | StateChanged) else None
+            key = codec.encode(event) if isinstance(event, MessageReceived | StateChanged) else None
             if key is not None and self._known[key]:
                 self._known[key] -= 1
             else:
@@ -395,10 +395,6 @@ class Replay:
 
 
 _UNTOUCHED = (CallState.STARTED, CallState.ARGS_STREAMING, CallState.ARGS_COMPLETE, CallState.DISCARDED)
-
-
-def _key(event: RunEvent) -> bytes:
-    return codec.encode(event)
 
 
 class Keeping:

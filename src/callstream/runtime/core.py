@@ -109,7 +109,8 @@ class RunCore(ABC):
         *,
         rejected: OnRejected | None = None,
     ) -> None:
-        rejected = engine.settings.rejected if rejected is None else rejected
+        settings = engine.settings
+        rejected = settings.rejected if rejected is None else rejected
         check_rejected(rejected)
         self.engine = engine
         self.thread_id = thread_id
@@ -118,6 +119,12 @@ class RunCore(ABC):
         self.rejected: OnRejected = rejected
         self.loop = asyncio.get_running_loop()
         self.process = os.getpid()
+        self.outcome: RunOutcome | None = None
+        """How the run ended; None while it is running."""
+        self.reason: str | None = None
+        """Why the run failed or was cancelled."""
+        self.error: BaseException | None = None
+        """The exception that failed the run, if it was one."""
         self.host_traces = False
         """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
         self._discard_callbacks: list[Callable[[], object]] = []
@@ -130,7 +137,7 @@ class RunCore(ABC):
             engine.journal,
             run_id,
             self._ledger,
-            engine.text_limits,
+            TextLimits(max_args_bytes=settings.max_args_bytes, max_run_bytes=settings.max_run_bytes),
             apply=self._apply,
             on_excess=self._end_at_limit,
         )
@@ -142,8 +149,7 @@ class RunCore(ABC):
         """Calls what will record something, together with what other runs want to record: see ``Journal.schedule``."""
         self.directory = Directory(engine.journal, thread_id, principal)
         """Which call of the thread an id means."""
-        self._answers = Answers(self._ledger, engine.journal, self.directory)
-        settings = engine.settings
+        self._answers = Answers(self._ledger, self.directory)
         self._feeds = ProgressFeeds(
             self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
         )
@@ -184,24 +190,9 @@ class RunCore(ABC):
         return self._end.is_left or self._log.is_lost
 
     @property
-    def outcome(self) -> RunOutcome | None:
-        """How the run ended; None while it is running."""
-        return None if self._end.ending is None else self._end.ending.outcome
-
-    @property
     def is_left(self) -> bool:
         """Whether another process is to go on with it. Then it has ended here, and nowhere else."""
         return self._end.is_left
-
-    @property
-    def reason(self) -> str | None:
-        """Why the run failed or was cancelled."""
-        return None if self._end.ending is None else self._end.ending.reason
-
-    @property
-    def error(self) -> BaseException | None:
-        """The exception that failed the run, if it was one."""
-        return None if self._end.ending is None else self._end.ending.error
 
     @property
     def seq(self) -> int:
@@ -238,8 +229,8 @@ class RunCore(ABC):
         and fails the run, whatever its host makes of the exception: see ``TextLimits``.
         """
         self._check_open()
-        if self.keeping is not None and self.keeping.replay is not None and not callable(events):
-            events = self.keeping.replay.unknown(events)
+        if self.replay is not None and not callable(events):
+            events = self.replay.unknown(events)
         await self._write(events, response_id, author)
         if self._barrier.failure is not None:
             raise self._barrier.failure
@@ -471,9 +462,14 @@ class RunCore(ABC):
 
     # -- going on --
 
+    @property
+    def replay(self) -> Replay | None:
+        """What earlier attempts have left; None in a run that is at its first."""
+        return None if self.keeping is None else self.keeping.replay
+
     def hides(self, call_id: str) -> bool:
         """Whether the program does not know the call: an earlier attempt made it, in a turn that was not given back."""
-        return self.keeping is not None and self.keeping.replay is not None and self.keeping.replay.hides(call_id)
+        return self.replay is not None and self.replay.hides(call_id)
 
     def keep(self, *, replay: Replay | None = None, on_divergence: OnDivergence = "fail") -> None:
         """From now on what is needed to go on elsewhere is kept."""
@@ -602,8 +598,6 @@ class RunEnd:
         self.has_begun = False
         self.is_left = False
         """Whether the run goes on in another process."""
-        self.ending: Ending | None = None
-        """How the run has ended; None while it has not."""
         self._run = run
         self._ledger = ledger
         self._log = log
@@ -642,7 +636,11 @@ class RunEnd:
         self._call_back(ending)
         run.early.abort(ending)
         await self._write(lambda: ())  # what had passed the check is written
-        self.ending = ending
+        self._finish(ending)
+
+    def _finish(self, ending: Ending) -> None:
+        run = self._run
+        run.outcome, run.reason, run.error = ending.outcome, ending.reason, ending.error
         run.engine.remove_run(run.run_id)
         run.engine.observers.run_ended(run)
 
@@ -677,9 +675,7 @@ class RunEnd:
             run.engine.end_later(run.run_id, partial(run.end_in_journal, ending))
             raise
         finally:
-            self.ending = ending
-            run.engine.remove_run(run.run_id)
-            run.engine.observers.run_ended(run)
+            self._finish(ending)
         return failure
 
     async def _record(self, ending: Ending) -> None:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -237,19 +237,16 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether failures of runs are logged here; off where an observer does it."""
 
 
-class _Running:
-    __slots__ = ("leaving", "limit", "room", "run", "stopping", "task", "watchers")
-
-    def __init__(self, run: Run, task: asyncio.Task[None], room: ExitStack) -> None:
-        self.run = run
-        self.task = task
-        self.room = room
-        """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
-        self.limit: asyncio.TimerHandle | None = None
-        """Of the run's own time, and when it has ended of what its agent still does."""
-        self.watchers = 0
-        self.leaving: asyncio.TimerHandle | None = None
-        self.stopping: asyncio.Task[None] | None = None
+class _Running(msgspec.Struct, eq=False):
+    run: Run
+    task: asyncio.Task[None]
+    room: ExitStack
+    """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
+    limit: asyncio.TimerHandle | None = None
+    """Of the run's own time, and when it has ended of what its agent still does."""
+    watchers: int = 0
+    leaving: asyncio.TimerHandle | None = None
+    stopping: asyncio.Task[None] | None = None
 
 
 class Driver:
@@ -291,49 +288,37 @@ class Driver:
 
         Raises TooMany, ShuttingDown, ThreadBusy, and whatever ``start`` and ``check`` raise.
         """
-        if request is None:
-            return await self._begin(start, None, principal, turn, check)
-        # Of two equal requests that come at once, the second waits until the first one's run can be found.
-        async with self._lock((request.owner, request.thread_id, request.run_id)):
-            earlier = await request.earlier_run(self._engine.journal)
-            return earlier.run_id if earlier else await self._begin(start, request, principal, turn, check)
-
-    def _lock(self, key: Hashable) -> asyncio.Lock:
-        """Kept while it is held or waited for."""
-        return self._locks.setdefault(key, asyncio.Lock())
-
-    async def _begin(
-        self,
-        start: Start,
-        request: RunRequest | None,
-        principal: str | None,
-        turn: Hashable,
-        check: Callable[[], Awaitable[None]] | None,
-    ) -> str:
-        if self.is_draining:
-            raise ShuttingDown
-        room = self._seats.take(principal)
-        self._starting += 1
-        try:
+        async with AsyncExitStack() as held:
+            if request is not None:
+                # Of two equal requests that come at once, the second waits until the first one's run can be found.
+                await held.enter_async_context(self._lock((request.owner, request.thread_id, request.run_id)))
+                if (earlier := await request.earlier_run(self._engine.journal)) is not None:
+                    return earlier.run_id
+            if self.is_draining:
+                raise ShuttingDown
+            room = held.enter_context(self._seats.take(principal))
+            self._starting += 1
+            held.callback(self._has_started)
             if turn is not None:
                 lock = self._lock(("turn", turn))
                 await lock.acquire()
                 room.callback(lock.release)
             started = await self._start(start, request, check)
-            if not isinstance(started, str) and check is not None:
+            if isinstance(started, str):
+                return started
+            if check is not None:
                 await self._check_started(started.run, check)
-        except BaseException:
-            room.close()
-            raise
-        finally:
-            self._starting -= 1
-        if isinstance(started, str):
-            room.close()
-            return started
-        self._work_on(started, room)
+            self._work_on(started, room.pop_all())
         if self._poll is None or self._poll.done():
             self._poll = asyncio.create_task(self._poll_stops(), name="callstream stops")
         return started.run.run_id
+
+    def _lock(self, key: Hashable) -> asyncio.Lock:
+        """Kept while it is held or waited for."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def _has_started(self) -> None:
+        self._starting -= 1
 
     async def _start(
         self, start: Start, request: RunRequest | None, check: Callable[[], Awaitable[None]] | None

@@ -455,22 +455,14 @@ class EarlyRun:
 
     def join(self) -> EarlyRun | None:
         """Claims this run for the first caller; None if the caller must run the tool."""
-        if not self.can_be_joined_here():
+        is_plain = not (inspect.iscoroutinefunction(self.tool) or inspect.isasyncgenfunction(self.tool))
+        if is_plain and not self._is_in_thread and not self._outcome.done() and self._is_on_loop():
+            # The thread of the loop could not wait for a plain function that has still to begin: the loop has to begin it.
+            self.has_begun, self._args, self._starts_at_end = False, None, False
+            self.cancel()
             return None
         self.is_joined = True
         return self
-
-    def can_be_joined_here(self) -> bool:
-        """False, and the tool does not run, for a plain function that is called in the loop's thread before it began.
-
-        That thread could not wait for it: the loop itself has to begin it. So its caller runs it.
-        """
-        is_plain = not (inspect.iscoroutinefunction(self.tool) or inspect.isasyncgenfunction(self.tool))
-        if not is_plain or self._is_in_thread or self._outcome.done() or not self._is_on_loop():
-            return True
-        self.has_begun, self._args, self._starts_at_end = False, None, False
-        self.cancel()
-        return False
 
     def _is_on_loop(self) -> bool:
         try:

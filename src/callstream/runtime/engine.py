@@ -27,7 +27,7 @@ from callstream.guards import Guard, Guards
 from callstream.hooks import HookSettings
 from callstream.journal import Journal
 from callstream.jsontext.path import format_path
-from callstream.runtime.log import EndInJournal, TextLimits, Unended
+from callstream.runtime.log import EndInJournal, Unended
 from callstream.runtime.ownloop import run_function
 from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
 from callstream.tools import (
@@ -463,11 +463,6 @@ class Engine(Toolbox, Generic[RunT]):
         self.working: dict[str, Working[RunT]] = {}
         """What works on runs, by their ids, until it has returned: of all drivers."""
         self._reserved: set[str] = set()
-
-    @property
-    def text_limits(self) -> TextLimits:
-        """What a run may write, unless it is allowed less."""
-        return TextLimits(max_args_bytes=self.settings.max_args_bytes, max_run_bytes=self.settings.max_run_bytes)
 
     @property
     def observers(self) -> Observers[RunT]:

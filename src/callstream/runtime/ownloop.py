@@ -11,6 +11,7 @@ it ends after the main thread and all other threads that are not daemons, when n
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import logging
 import os
@@ -51,20 +52,18 @@ class _Caller:
 
     def run(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         """Has the function run in the thread that waits."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[_T] = loop.create_future()
+        done: concurrent.futures.Future[_T] = concurrent.futures.Future()
         context = contextvars.copy_context()
 
         def job() -> None:
-            try:
-                result = context.run(function)
-            except Exception as error:  # noqa: BLE001  # it is raised where the future is awaited
-                loop.call_soon_threadsafe(_resolve, future, None, error)
-            else:
-                loop.call_soon_threadsafe(_resolve, future, result, None)
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(context.run(function))
+                except Exception as error:  # noqa: BLE001  # it is raised where the future is awaited
+                    done.set_exception(error)
 
         self._jobs.put(job)
-        return future
+        return asyncio.wrap_future(done)
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         self.is_waiting = False
@@ -261,15 +260,6 @@ def _finish(loop: asyncio.AbstractEventLoop, work: Work[None]) -> None:
 
 async def _until(stop: asyncio.Event) -> None:
     await stop.wait()
-
-
-def _resolve(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

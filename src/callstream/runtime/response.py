@@ -69,7 +69,8 @@ class TextFilter:
     """
 
     def __init__(self, judge: Judge) -> None:
-        self._new_passage: Callable[[], _Passage] = lambda: _Judged(judge)
+        self.passage: Callable[[], _Passage] = lambda: _Judged(judge)
+        """Begins a passage."""
 
     @classmethod
     def redacting(
@@ -97,15 +98,12 @@ class TextFilter:
             raise UsageError(f"the pattern {secrets.pattern!r} matches the empty text")
         pattern, held = secrets, hold
         made = cls(lambda text, is_end: (text, ""))
-        made._new_passage = lambda: _Redacted(pattern, by, held)
+        made.passage = lambda: _Redacted(pattern, by, held)
         return made
-
-    def passage(self) -> _Passage:
-        return self._new_passage()
 
     def whole(self, text: str) -> str:
         """What is shown of a text that is whole."""
-        return self._new_passage().feed(text, True)
+        return self.passage().feed(text, True)
 
 
 class _Judged:
@@ -196,16 +194,12 @@ class WithheldRun:
     """
 
     def __init__(self, run: RunCore) -> None:
+        self.run_id = run.run_id
+        self.loop = run.loop
+        self.schedule = run.schedule
+        self.on_stop = run.on_stop
         self._run = run
         self._ledger = Ledger()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self._run.loop
-
-    @property
-    def run_id(self) -> str:
-        return self._run.run_id
 
     @property
     def outcome(self) -> RunOutcome | None:
@@ -218,17 +212,7 @@ class WithheldRun:
     def call(self, call_id: str) -> Call:
         return self._ledger[call_id]
 
-    @property
-    def schedule(self) -> Callable[[Callable[[], object]], None]:
-        return self._run.schedule
-
     def name_call(self, wanted: str) -> str:
-        return self._ledger.name_for(wanted)
-
-    async def is_free(self, call_id: str) -> bool:
-        return True
-
-    async def free_call_id(self, wanted: str) -> str:
         return self._ledger.name_for(wanted)
 
     def submit(
@@ -254,9 +238,6 @@ class WithheldRun:
 
     def rejection(self, call_id: str) -> CallRejected | RunOver:
         return rejection(self._ledger[call_id], None)
-
-    def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
-        return self._run.on_stop(callback)
 
 
 ReadingRun: TypeAlias = RunCore | WithheldRun
@@ -385,12 +366,14 @@ class Response:
             then(error)
 
     async def _rename(self, taken: str, events: Sequence[WireEvent | Kept], then: Then) -> None:
+        run = self.run
+        assert isinstance(run, RunCore), "what is withheld is not journaled, so no id of it can be taken"
         try:
             for event in events:
                 if isinstance(event, CallStarted):
                     call_id = self.call_ids[event.call_id]
-                    if call_id == taken or not await self.run.is_free(call_id):
-                        self._expect_call(event, await self.run.free_call_id(event.call_id))
+                    if call_id == taken or not await run.is_free(call_id):
+                        self._expect_call(event, await run.free_call_id(event.call_id))
         except Exception as error:  # noqa: BLE001  # the submitter gets it
             then(error)
         else:

@@ -13,6 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+import msgspec
+
 from callstream.calls import HAS_OUTCOME, Call, CallEvent, CallState, Refusal, ToolResult, refusal
 from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, UsageError
 from callstream.events import (
@@ -377,52 +379,35 @@ def check_thread_id(thread_id: Any) -> str:
     raise UsageError(f"expected the id of a thread, a text that is not empty, got {thread_id!r}")
 
 
-class ModelCall:
+class ModelCall(msgspec.Struct, eq=False):
     """One call of a model by a host, so that a response is read in one place only.
 
     A host (a framework's plugin) opens a model call before its framework asks the model; the tap, if the request passes
     it, marks it as read. The host looks at the framework's own partial events only where the call stayed unmarked.
-
-    ``collapses`` says of which tools the calls should reach the SDK whole; None leaves it to the tap's setting.
-
-    ``refuses``: the host refuses rejected calls itself, before their tools run, so they may be forwarded. ``reports``:
-    the host reports the run's input and the results of its tools itself, so requests are not read for them.
-    ``streams``: of which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting.
-    ``withholds``: the application may still change the answer, so the host records it when that has been done.
-    ``tools``: the functions that names mean to the agent that asks.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        *,
-        author: str | None = None,
-        collapses: Callable[[str], bool] | None = None,
-        refuses: bool = False,
-        reports: bool = False,
-        new_call_id: Callable[[], str] | None = None,
-        streams: Callable[[str], bool] | None = None,
-        withholds: bool = False,
-        tools: Mapping[str, Tool[Any]] | None = None,
-    ) -> None:
-        self.run = run
-        self.tools = tools or {}
-        self.author = author
-        self.collapses = collapses
-        self.refuses = refuses
-        self.reports = reports
-        self.new_call_id = new_call_id
-        self.streams = streams
-        self.withholds = withholds
-        self.joins_text: bool | None = None
-        """Whether text reaches the SDK by the passage; None leaves it to the tap's setting."""
-        self.text_filters: Sequence[TextFilter] = ()
-        """What decides which text of the answer is recorded, beside the tap's own."""
-        self.keeps = not withholds
-        """Whether its answers may be kept as they came, so that the run can go on elsewhere."""
-        self.read_by_tap = False
-        self.responses: list[Response | GivenResponse] = []
-        """The responses that were read for it, in order: more than one where the host asked again by itself."""
+    run: Run
+    author: str | None = None
+    collapses: Callable[[str], bool] | None = None
+    """Of which tools the calls should reach the SDK whole; None leaves it to the tap's setting."""
+    refuses: bool = False
+    """Whether the host refuses rejected calls itself, before their tools run, so that they may be forwarded."""
+    reports: bool = False
+    """Whether the host reports the run's input and the results of its tools itself: requests are not read for them."""
+    new_call_id: Callable[[], str] | None = None
+    streams: Callable[[str], bool] | None = None
+    """Of which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting."""
+    withholds: bool = False
+    """Whether the application may still change the answer, so that the host records it when that has been done."""
+    tools: Mapping[str, Tool[Any]] = {}
+    """The functions that names mean to the agent that asks."""
+    joins_text: bool | None = None
+    """Whether text reaches the SDK by the passage; None leaves it to the tap's setting."""
+    text_filters: Sequence[TextFilter] = ()
+    """What decides which text of the answer is recorded, beside the tap's own."""
+    read_by_tap: bool = False
+    responses: list[Response | GivenResponse] = []
+    """The responses that were read for it, in order: more than one where the host asked again by itself."""
 
 
 current_tool: ContextVar[tuple[Run, str] | None] = ContextVar("callstream_tool", default=None)

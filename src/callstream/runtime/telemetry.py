@@ -165,7 +165,7 @@ class Telemetry:
     def run_entered(self, run: Run) -> Callable[[], None]:
         observed = self._runs.get(run.run_id)
         if observed is None or not observed.span.get_span_context().is_valid:  # nothing traces
-            return _nothing
+            return lambda: None
         token = context.attach(trace.set_span_in_context(observed.span))
         return lambda: context.detach(token)
 
@@ -270,10 +270,6 @@ class Telemetry:
             known.span.set_attribute("error.type", call.reason or "tool_error")
             known.span.set_status(Status(StatusCode.ERROR))
         known.span.end()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _link(traced: str) -> Link:

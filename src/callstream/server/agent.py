@@ -206,7 +206,7 @@ class FunctionHost:
     async def go_on(self, run_id: str) -> StartedRun:
         """Goes on with a run that this process has taken over. Raises CannotGoOn if that is not possible."""
         run = await Run.go_on(self.callstream.engine, run_id, on_divergence=self.on_divergence)
-        replay = None if run.keeping is None else run.keeping.replay
+        replay = run.replay
         assert replay is not None, "it goes on"
         run_input = RunAgentInput.model_validate_json(replay.run_input)
         return StartedRun(run, partial(self._work, run, run_input, is_new=True))

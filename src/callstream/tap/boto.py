@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from callstream.errors import UsageError
 from callstream.runtime.ownloop import OwnLoop, run_in
-from callstream.tap.exchange import Exchange, Place, Tapping, tell, untold_refusals
+from callstream.tap.exchange import Exchange, Place, Tapping
 from callstream.tap.library import BodyStream, ThreadedStream
 from callstream.wire import provider_at
 from callstream.wire.requests import Request
@@ -29,7 +29,6 @@ class _Call(NamedTuple):
     """A call of an operation that is under way, and the event loop on which what it says is recorded."""
 
     exchange: Exchange
-    place: Place
     loop: asyncio.AbstractEventLoop
 
 
@@ -85,14 +84,14 @@ class BotoTap:
         if place.run is not None and place.run.keeping is not None:
             await place.run.keeping.give_up("answers to clients of boto are not kept")
         exchange = await self._tapping.receive(provider, asked, place)
-        told = tell(provider, asked, untold_refusals(provider, asked, place), place.run, self._tapping.lone)
-        told.mark(place.run)  # a retry of botocore's has the same body
+        told = self._tapping.tell(exchange)
+        told.mark()  # a retry of botocore's has the same body
         sent = told.request
         if self._tapping.settings.bedrock_beta:
             sent = provider.ask_by_beta(sent, self._tapping.asks(place.model_call))
         if sent is not asked:
             params["body"] = sent.body
-        return _Call(exchange, place, asyncio.get_running_loop())
+        return _Call(exchange, asyncio.get_running_loop())
 
     # -- answers --
 
@@ -137,14 +136,14 @@ class BotoTap:
 
     async def _stream(self, call: _Call, source: Any) -> _BotoStream:
         try:
-            reading = await self._tapping.begin(call.exchange, call.place)
+            reading = await self._tapping.begin(call.exchange)
         except BaseException:
             await source.aclose()
             raise
         return _BotoStream(reading.streamed(source, source.aclose))
 
     async def _whole(self, call: _Call, body: bytes) -> bytes:
-        reading = await self._tapping.begin(call.exchange, call.place)
+        reading = await self._tapping.begin(call.exchange)
         return await reading.whole(_chunks(body), _nothing)
 
 

@@ -87,9 +87,8 @@ class ImplicitRuns:
     def __init__(self, engine: RunEngine, *, patience: float = 600.0) -> None:
         self._engine = engine
         self._patience = patience
-        self._waiting: dict[str, Run] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._errors: dict[str, BaseException] = {}  # what broke the responses of these runs off
+        self._waiting: dict[Run, asyncio.TimerHandle] = {}
+        self._errors: dict[Run, BaseException] = {}  # what broke the responses of these runs off
         self._releases: set[asyncio.Task[None]] = set()
 
     async def begin(self, request: Sequence[RequestEvent], beside: Run | None = None) -> Run:
@@ -114,13 +113,11 @@ class ImplicitRuns:
     async def response_ended(self, run: Run, error: BaseException | None = None) -> None:
         """Ends the run if nothing of it is open, else lets it wait for its results. ``error``: what broke it off."""
         if error is not None:
-            self._errors[run.run_id] = error
-        if run.unfinished or any(call.state in _UNANSWERED for call in run.calls):
-            if run.run_id not in self._waiting:
-                self._waiting[run.run_id] = run
-                self._timers[run.run_id] = run.loop.call_later(self._patience, self._give_up, run)
-            return
-        await self._end(run)
+            self._errors[run] = error
+        if not run.unfinished and not any(call.state in _UNANSWERED for call in run.calls):
+            await self._end(run)
+        elif run not in self._waiting:
+            self._waiting[run] = run.loop.call_later(self._patience, self._give_up, run)
 
     async def aclose(self) -> None:
         """Gives up waiting, on this event loop: what was not answered is released."""
@@ -140,7 +137,7 @@ class ImplicitRuns:
         return fitting if len(fitting) == 1 else []
 
     def _waiting_here(self) -> list[Run]:
-        return [run for run in list(self._waiting.values()) if run.loop is asyncio.get_running_loop()]
+        return [run for run in list(self._waiting) if run.loop is asyncio.get_running_loop()]
 
     def _give_up(self, run: Run) -> None:
         release = asyncio.ensure_future(self._end(run))
@@ -148,11 +145,10 @@ class ImplicitRuns:
         release.add_done_callback(self._releases.discard)
 
     async def _end(self, run: Run) -> None:
-        self._waiting.pop(run.run_id, None)
-        timer = self._timers.pop(run.run_id, None)
+        timer = self._waiting.pop(run, None)
         if timer is not None:
             timer.cancel()
-        await run.end(self._errors.pop(run.run_id, None))
+        await run.end(self._errors.pop(run, None))
 
 
 # What the tap raises into an SDK, in a form that the SDK neither wraps nor retries.
@@ -237,7 +233,7 @@ class TapSettings(msgspec.Struct, frozen=True):
 
 
 class Exchange(NamedTuple):
-    """A request of the SDK: what it asked of which provider, and what it said.
+    """A request of the SDK: what it asked of which provider, where its answer belongs, and what it said.
 
     ``noted``: what it was made to tell the model in notes. ``rest_of``: the reading that its answer goes on with.
     ``coming``: its response, where that is kept.
@@ -245,6 +241,7 @@ class Exchange(NamedTuple):
 
     provider: Provider
     asked: Request
+    place: Place
     said: list[RequestEvent]
     noted: list[Refusal]
     rest_of: Reading | None = None
@@ -271,14 +268,14 @@ class Tapping:
         run, model_call = place.run, place.model_call
         paused = self._paused.get(provider.continued(asked) or "")
         if paused is not None and paused.goes_on_in(run):
-            return Exchange(provider, asked, [], paused.noted, paused)
+            return Exchange(provider, asked, place, [], paused.noted, paused)
         said = _said(provider, asked)
         if run is not None and model_call is None:
             await run.end_unfinished()
         if run is not None and (model_call is None or not model_call.reports):
             with raised_once(provider):
                 await run.receive(said, author=model_call.author if model_call is not None else None)
-        return Exchange(provider, asked, said, [])
+        return Exchange(provider, asked, place, said, [])
 
     async def kept(self, provider: Provider, asked: Request, place: Place) -> KeptTurn | Coming | None:
         """The answer that an earlier attempt of the run got; the one to come; None if the run keeps none."""
@@ -293,7 +290,7 @@ class Tapping:
         within = current_call()
         author = None if within is None else f"call {within.call_id}"
         author = author if model_call is None else model_call.author
-        told = untold_refusals(provider, asked, place)
+        told = _untold(provider, asked, place)
         kept = await run.keeping.ask(asked.digest, author)
         if not isinstance(kept, KeptTurn):
             return kept
@@ -309,15 +306,37 @@ class Tapping:
 
     def _spoils(self, declared: Collection[str], keeping: Keeping, model_call: ModelCall | None) -> str | None:
         """Why the run cannot go on elsewhere after this request; None if it can."""
-        if self.text_filters(model_call) or (model_call is not None and not model_call.keeps):
+        if self.text_filters(model_call) or (model_call is not None and model_call.withholds):
             return "an answer may be changed before it is shown, or is not read for an agent"
         own = [] if model_call is not None else [name for name in declared if self.engine.find_tool(name) is None]
         unknown = [name for name in own if name not in keeping.elsewhere]
         return f"tool {unknown[0]} was not given to Callstream, so nobody knows whether it has run" if unknown else None
 
-    async def begin(self, exchange: Exchange, place: Place, answer: Any = None) -> Reading:
+    def tell(self, exchange: Exchange) -> Told:
+        """The request, telling why calls that never reached the program did not run, with what earlier ones have told.
+
+        A call that the program never got is written back beside the calls of the same response, in every request that has
+        those; else there is a note, once. A request for the rest of an answer says what the one before said.
+        """
+        provider, request, run = exchange.provider, exchange.asked, exchange.place.run
+        refusals = exchange.noted if exchange.rest_of is not None else _untold(provider, request, exchange.place)
+        if self.lone or (run is not None and any(call.state is CallState.DISCARDED for call in run.calls)):
+            request = provider.without_lone_reasoning(request, self.lone)
+        if run is None:
+            return Told(request, None, [], [])
+        written = run.tool_use.written_back(refusals)
+        placed = {call.wire_id for call in provider.restore(request, list(written.values()))} if written else set()
+        restored = [call_id for call_id, call in written.items() if call.wire_id in placed]
+        if restored:
+            request = request.rewritten()
+        notes = {each.wire_id: each.text for each in refusals if each.call_id not in restored}
+        noted = provider.add_notes(request, notes) if notes else None
+        told = [each for each in refusals if noted is not None and each.wire_id in notes]
+        return Told(noted or request, run, restored, told)
+
+    async def begin(self, exchange: Exchange, answer: Any = None) -> Reading:
         """The reading of the answer, in a run of its own where there is none. ``answer``: its head, where it may be kept."""
-        run, model_call = place.run, place.model_call
+        run = exchange.place.run
         if exchange.rest_of is not None and exchange.rest_of.goes_on_in(run):
             if run is not None and run.keeping is not None:
                 await run.keeping.give_up("a response came in several answers")
@@ -326,11 +345,9 @@ class Tapping:
         on_end = None
         if run is None:
             with raised_once(exchange.provider):
-                run = await self._implicit.begin(exchange.said, place.beside)
+                run = await self._implicit.begin(exchange.said, exchange.place.beside)
             on_end = partial(self._implicit.response_ended, run)
-        if model_call is not None:
-            model_call.read_by_tap = True
-        reading = Reading(self, exchange, run, model_call=model_call, on_end=on_end)
+        reading = Reading(self, exchange, run, on_end=on_end)
         if exchange.coming is not None and answer is not None:
             reading.keep_as(exchange.coming.response_id, answer)
         return reading
@@ -359,12 +376,6 @@ class Tapping:
             may_stream = model_call.streams
         return lambda name: collapses(name) and may_stream(name)
 
-    def joins_text(self, model_call: ModelCall | None) -> bool:
-        """Whether the SDK gets text by the passage, because it is not read above while it is written."""
-        if model_call is not None and model_call.joins_text is not None:
-            return model_call.joins_text
-        return self.settings.joins_text
-
     def text_filters(self, model_call: ModelCall | None) -> Sequence[TextFilter]:
         own = self.settings.text_filter
         theirs = model_call.text_filters if model_call is not None else ()
@@ -374,12 +385,9 @@ class Tapping:
 class Reading:
     """How one answer is read: into which run, for whom, and under which names."""
 
-    def __init__(
-        self, tapping: Tapping, exchange: Exchange, run: Run, *, model_call: ModelCall | None, on_end: OnEnd | None
-    ) -> None:
+    def __init__(self, tapping: Tapping, exchange: Exchange, run: Run, *, on_end: OnEnd | None) -> None:
+        model_call = exchange.place.model_call or ModelCall(run)
         self._tapping = tapping
-        self._settings = tapping.settings
-        self._stored = exchange.provider.is_stored(exchange.asked)
         self._on_end = on_end
         self._collapser: Collapser[Any] | None = None
         self._kept: KeptBody | None = None
@@ -397,30 +405,33 @@ class Reading:
         # A call of a tool that the request never declared belongs to no tool: it must not reach the SDK in pieces.
         self._offered = offered if self._touches else ()
         self._collapses: Callable[[str], bool] = lambda name: collapses(name) or self._is_invented(name)
-        self._refuses = model_call is not None and model_call.refuses
-        self._joins_text = tapping.joins_text(model_call)
+        self._refuses = model_call.refuses
+        # Text that is not read above while it is written reaches the SDK by the passage.
+        own, common = model_call.joins_text, tapping.settings.joins_text
+        self._joins_text = common if own is None else own
         self._forwards_rejected = self._refuses or run.rejected == "forward"
-        self._own_tools = model_call.tools if model_call is not None else {}
+        self._own_tools = model_call.tools
         self.says = run.rejected == "say" and not self._refuses and exchange.provider.joint is not None
         """Whether the SDK gets a sentence in the place of calls that it does not get."""
         self.drops_rejected = self.says or (run.rejected == "ask" and not self._refuses)
         """Whether calls that hooks reject are kept from the SDK."""
-        self.may_ask = self._touches and model_call is None and run.rejected not in ("forward", "say")
+        is_hosted = exchange.place.model_call is not None
+        self.may_ask = self._touches and not is_hosted and run.rejected not in ("forward", "say")
         """Whether the tap is to tell the model of refused calls. Hosts do that, and programs that have them forwarded."""
         self._response = run.response(
             exchange.provider.wire,
             tools=self._tools,
             offered=self._offered,
-            author=model_call.author if model_call is not None else None,
-            new_call_id=model_call.new_call_id if model_call is not None else None,
-            early="report" if model_call is not None and model_call.reports else "record",
-            withheld=model_call is not None and model_call.withholds,
+            author=model_call.author,
+            new_call_id=model_call.new_call_id,
+            early="report" if model_call.reports else "record",
+            withheld=model_call.withholds,
             own_tools=self._own_tools,
             text_filters=tapping.text_filters(model_call),
         )
         self._response.decoder.may_pause = True
-        if model_call is not None:
-            model_call.responses.append(self._response)
+        model_call.read_by_tap = True
+        model_call.responses.append(self._response)
 
     def keep_as(self, response_id: str, answer: Any) -> None:
         """The answer is kept under that id, as the SDK gets it."""
@@ -583,7 +594,7 @@ class Reading:
             self._collapser,
             forwards_rejected=self._forwards_rejected,
             waits_for_hooks=not self._refuses,
-            limits=self._settings.limits,
+            limits=self._tapping.settings.limits,
             on_end=on_end or self.tell_end,
             kept=self._kept,
         )
@@ -631,14 +642,15 @@ class Reading:
                     raise self.run.rejection(call.call_id)
         if not self._may_collapse or self._refuses:
             return body
+        stored = self.provider.is_stored(self.asked)
         left = self.provider.without_unfinished(
-            body, self._response.decoder, events, collapse=self._collapses, stored=self._stored
+            body, self._response.decoder, events, collapse=self._collapses, stored=stored
         )
         saying, joint = self.said(), self.provider.joint
         return left if saying is None or joint is None else joint.say_whole(left, saying)
 
     async def _read_whole(self, stream: Any) -> bytes:
-        limit = self._settings.limits.max_whole
+        limit = self._tapping.settings.limits.max_whole
         body = bytearray()
         async for data in stream:
             body += data
@@ -647,7 +659,7 @@ class Reading:
         return bytes(body)
 
 
-def untold_refusals(provider: Provider, request: Request, place: Place) -> list[Refusal]:
+def _untold(provider: Provider, request: Request, place: Place) -> list[Refusal]:
     """What nothing else tells the model: why calls that never reached the program did not run.
 
     Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
@@ -658,41 +670,19 @@ def untold_refusals(provider: Provider, request: Request, place: Place) -> list[
     return run.tool_use.untold(provider.declared_tools(request))
 
 
-def tell(
-    provider: Provider, request: Request, refusals: Sequence[Refusal], run: Run | None, lone: LoneReasoning
-) -> _Told:
-    """The request with these refusals, and with those that earlier requests of the run have told.
-
-    A call that the program never got is written back beside the calls of the same response, in every request that has
-    those; else there is a note, once.
-    """
-    if lone or (run is not None and any(call.state is CallState.DISCARDED for call in run.calls)):
-        request = provider.without_lone_reasoning(request, lone)
-    if run is None:
-        return _Told(request)
-    written = run.tool_use.written_back(refusals)
-    placed = {call.wire_id for call in provider.restore(request, list(written.values()))} if written else set()
-    restored = [call_id for call_id, call in written.items() if call.wire_id in placed]
-    if restored:
-        request = request.rewritten()
-    notes = {each.wire_id: each.text for each in refusals if each.call_id not in restored}
-    noted = provider.add_notes(request, notes) if notes else None
-    told = [each for each in refusals if noted is not None and each.wire_id in notes]
-    return _Told(noted or request, tuple(restored), told)
-
-
-class _Told(NamedTuple):
-    """A request that tells of refusals: of calls that were written back into it, and in notes."""
+class Told(NamedTuple):
+    """A request that tells of refusals in a run: of calls that were written back into it, and in notes."""
 
     request: Request
-    restored: tuple[str, ...] = ()
-    noted: Sequence[Refusal] = ()
+    run: Run | None
+    restored: Sequence[str]
+    noted: Sequence[Refusal]
 
-    def mark(self, run: Run | None) -> None:
+    def mark(self) -> None:
         """The provider has accepted the request."""
-        if run is not None:
-            run.tool_use.mark_written_back(self.restored)
-            run.tool_use.mark_told(self.noted)
+        if self.run is not None:
+            self.run.tool_use.mark_written_back(self.restored)
+            self.run.tool_use.mark_told(self.noted)
 
 
 def _said(provider: Provider, asked: Request) -> list[RequestEvent]:

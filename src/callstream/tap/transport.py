@@ -22,7 +22,7 @@ from callstream.runtime.continuing import Half, KeptTurn
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
 from callstream.tap.body import TappedBody
-from callstream.tap.exchange import Exchange, Place, Reading, Tapping, raised_once, tell, untold_refusals
+from callstream.tap.exchange import Exchange, Place, Reading, Tapping, raised_once
 from callstream.tap.library import (
     Body,
     PassedBody,
@@ -172,14 +172,13 @@ _ERROR_WITHIN = 64
 
 
 class _Errand(NamedTuple):
-    """A request of the SDK on its way: what sends it, where its answer belongs, and how often the model may be asked again.
+    """A request of the SDK on its way: what sends it, and how often the model may be asked again.
 
     None leaves it to the program what becomes of an answer in which there is nothing but refused calls.
     """
 
     send: _Send
     request: Any
-    place: Place
     often: int | None
 
 
@@ -249,7 +248,7 @@ class TapTransport:
         exchange = exchange._replace(coming=kept)
         own = self._settings.ask_again
         often = self._engine.settings.ask_again if own is None else own
-        return await self._answer(exchange, _Errand(send, request, place, None if often == 0 else often))
+        return await self._answer(exchange, _Errand(send, request, None if often == 0 else often))
 
     async def _answer(self, exchange: Exchange, errand: _Errand) -> Any:
         """Sends what was asked, and has the answer read."""
@@ -279,7 +278,7 @@ class TapTransport:
             return answer
         source = await patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
         source = decoded(answer, source) if codings else source
-        reading = await self._tapping.begin(exchange, errand.place, answer)
+        reading = await self._tapping.begin(exchange, answer)
         is_decoded = bool(codings)
         if kind == "whole":
             again = self._again(reading, errand)
@@ -310,8 +309,8 @@ class TapTransport:
             return Again(reading, None, often=often)
 
         async def ask(asked: Request, run: Run) -> Any:
-            next_errand = errand._replace(place=Place(run), often=often - 1)
-            return await self._answer(Exchange(reading.provider, asked, [], []), next_errand)
+            exchange = Exchange(reading.provider, asked, Place(run), [], [])
+            return await self._answer(exchange, errand._replace(often=often - 1))
 
         return Again(reading, ask, often=often)
 
@@ -420,24 +419,20 @@ class TapTransport:
 
     async def _send(self, errand: _Errand, exchange: Exchange) -> Any:
         """Sends the request as it is to reach the provider."""
-        provider, place = exchange.provider, errand.place
         if _has_aws_signature(errand.request):
             return await errand.send(errand.request)
-        asked = await self._with_signatures(provider, exchange.asked, place.run)
-        # A request for the rest of an answer says what the one before said.
-        refusals = untold_refusals(provider, asked, place) if exchange.rest_of is None else exchange.noted
-        told = tell(provider, asked, refusals, place.run, self._tapping.lone)
-        answer = await self._send_asking(errand, provider, told.request)
+        told = self._tapping.tell(exchange._replace(asked=await self._with_signatures(exchange)))
+        answer = await self._send_asking(errand, exchange, told.request)
         if answer.status_code == _OK:
-            told.mark(place.run)  # not before: the SDK may try again
+            told.mark()  # not before: the SDK may try again
             exchange.noted[:] = told.noted
         return answer
 
-    async def _send_asking(self, errand: _Errand, provider: Provider, asked: Request) -> Any:
+    async def _send_asking(self, errand: _Errand, exchange: Exchange, asked: Request) -> Any:
         """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
-        send, request, sent = errand.send, errand.request, asked
+        send, request, provider, sent = errand.send, errand.request, exchange.provider, asked
         if self._settings.stream_arguments:
-            asks = self._tapping.asks(errand.place.model_call)
+            asks = self._tapping.asks(exchange.place.model_call)
             sent = self._asking.add_to(asked, provider, asks, request.url, by_beta=self._settings.bedrock_beta)
         answer = await send(_with_body(request, sent.body))
         if sent is asked:
@@ -473,16 +468,16 @@ class TapTransport:
         is_refused = names_field(provider, decoded_bytes(answer, body)) or asking.may_be_signed(url, status)
         return _answered(request, answer, body, is_decoded=False), is_refused
 
-    async def _with_signatures(self, provider: Provider, asked: Request, run: Run | None) -> Request:
-        if not provider.signs_calls or not self._settings.repair_gemini_signatures:
-            return asked
-        journal = self._engine.journal
+    async def _with_signatures(self, exchange: Exchange) -> Request:
+        if not exchange.provider.signs_calls or not self._settings.repair_gemini_signatures:
+            return exchange.asked
+        run, journal = exchange.place.run, self._engine.journal
         calls = [] if run is None else await journal.calls(thread_id=run.thread_id, principal=run.principal)
         signatures: dict[str, str] = {}
         for call in calls:
             if call.signature is not None:
                 signatures |= {name: call.signature for name in (call.call_id, call.provider_id) if name is not None}
-        return provider.sign(asked, lambda call_id, name: signatures.get(call_id or ""))
+        return exchange.provider.sign(exchange.asked, lambda call_id, name: signatures.get(call_id or ""))
 
 
 def _check_loop() -> None:

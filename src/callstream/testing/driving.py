@@ -72,7 +72,7 @@ async def stream_args(
             if check is not None:
                 check.feed(piece)
                 if check.refusal is not None:
-                    hooks.refuse(call, *check.refusal)
+                    hooks.abort(call, *check.refusal, is_recorded=False)
                     break
             hooks.push(piece)
             await asyncio.sleep(0)

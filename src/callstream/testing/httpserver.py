@@ -17,8 +17,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import aclosing
 from email.utils import formatdate
+from functools import partial
 from http.client import responses
-from typing import Any, Final, Literal, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -100,7 +102,10 @@ Answering: TypeAlias = Callable[[ReceivedRequest], Awaitable[HttpAnswer]]
 
 
 class HttpServer:
-    """Serves on 127.0.0.1 between ``start`` and ``close``. ``answering`` is called on the server's own event loop."""
+    """Serves on 127.0.0.1 between ``start`` and ``close``. ``answering`` is called on the server's own event loop.
+
+    It runs in a thread of its own, so sync and async clients of any event loop may use it.
+    """
 
     def __init__(self, answering: Answering, *, port: int = 0, name: str = "http server") -> None:
         self.answering = answering
@@ -112,8 +117,7 @@ class HttpServer:
         self._thread: threading.Thread | None = None
         self._started: Future[int] = Future()
         self._ended: Future[None] = Future()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop: Callable[[], object] | None = None
 
     @property
     def port(self) -> int:
@@ -121,33 +125,58 @@ class HttpServer:
             raise UsageError("the server has no address before it is started")
         return self._started.result()
 
-    def start(self) -> None:
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port alone."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
         """Returns when connections are accepted. A server is started once."""
         if self._thread is not None:
             raise UsageError("the server was started before; make another one")
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
         self._started.result()
-
-    def request_stop(self) -> Future[None]:
-        """Asks the server to end, and gives what is done when it has. Open answers are broken off."""
-        if self._thread is None:
-            never_begun: Future[None] = Future()
-            never_begun.set_result(None)
-            return never_begun
-        if self._loop is not None and self._stop is not None and not self._ended.done():
-            try:
-                self._loop.call_soon_threadsafe(self._stop.set)
-            except RuntimeError:
-                pass  # its loop has ended between the question and the call
-        return self._ended
+        return self
 
     def close(self) -> None:
-        """Returns when all connections and the thread are gone. May be called again."""
-        ended = self.request_stop()
+        """Breaks off what is still being answered; returns when connections and thread are gone. May be called again."""
+        self._request_stop()
         if self._thread is not None:
-            ended.result()
             self._thread.join()
+
+    async def aclose(self) -> None:
+        await self._end()
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._end()
+        self.__exit__(kind, error, traceback)
+
+    async def _end(self) -> None:
+        self._request_stop()
+        if self._thread is not None:
+            await asyncio.wrap_future(self._ended)
+
+    def _request_stop(self) -> None:
+        if self._stop is not None:
+            try:
+                self._stop()
+            except RuntimeError:
+                pass  # its loop has ended
 
     def _run(self) -> None:
         try:
@@ -158,12 +187,12 @@ class HttpServer:
             self._ended.set_result(None)
 
     async def _serve(self) -> None:
-        self._loop = loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = partial(loop.call_soon_threadsafe, stopped.set)
         server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self._wanted_port, backlog=4096)
         try:
             self._started.set_result(server.sockets[0].getsockname()[1])
-            await self._stop.wait()
+            await stopped.wait()
         finally:
             server.close()
             tasks = [task for connection in list(self.connections) if (task := connection.abort()) is not None]

@@ -14,7 +14,6 @@ real API decides it. As a server of its own::
 from __future__ import annotations
 
 import argparse
-import asyncio
 import inspect
 import re
 import signal
@@ -23,11 +22,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import chain, takewhile
+from itertools import chain, cycle, takewhile
 from pathlib import Path
 from traceback import format_exception
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -43,15 +42,16 @@ from callstream.testing.script import (
     Failure,
     Finish,
     HttpError,
-    Parallel,
     Script,
     Step,
     ToolCall,
     Truncated,
+    calls_of,
     checked,
     script_from_json,
     script_to_json,
     scripts_in,
+    with_calls,
 )
 
 # What a request asks for, and the forms that answers take beside the plain stream that the encoders give.
@@ -60,7 +60,6 @@ from callstream.testing.script import (
 class Route(msgspec.Struct, frozen=True):
     """What a request asks for. ``model`` is the one that it names."""
 
-    wire: str
     form: Form
     model: str | None
 
@@ -75,28 +74,18 @@ def wire_of(path: str) -> str | None:
     return next((wire for wire, encoder in ENCODERS.items() if encoder.path.search(path)), None)
 
 
-def route_of(request: ReceivedRequest) -> Route | None:
-    """What the request asks for; None if it belongs to no wire."""
-    if request.method == "GET":
-        return _resumed(request)
-    if request.method != "POST":
+def route_of(wire: str, request: ReceivedRequest) -> Route | None:
+    """What the request asks for; None if it does not belong to the wire."""
+    encoder = ENCODERS[wire]
+    if request.method == "GET" and encoder.resumed_path is not None and encoder.resumed_path.search(request.path):
+        return Route("events" if request.query.get("stream") == "true" else "whole", None)
+    if request.method != "POST" or (match := encoder.path.search(request.path)) is None:
         return None
-    for wire, encoder in ENCODERS.items():
-        match = encoder.path.search(request.path)
-        if match is not None:
-            body = request.json
-            fields = body if isinstance(body, dict) else {}
-            named = match.groupdict()
-            form = encoder.form_of(named.get("verb"), request.query, fields)
-            return Route(wire, form, named.get("model") or fields.get("model"))
-    return None
-
-
-def _resumed(request: ReceivedRequest) -> Route | None:
-    for wire, encoder in ENCODERS.items():
-        if encoder.resumed_path is not None and encoder.resumed_path.search(request.path):
-            return Route(wire, "events" if request.query.get("stream") == "true" else "whole", None)
-    return None
+    body = request.json
+    fields = body if isinstance(body, dict) else {}
+    named = match.groupdict()
+    form = encoder.form_of(named.get("verb") or "", request.query, fields)
+    return Route(form, named.get("model") or fields.get("model"))
 
 
 def refused(wire: str, refusal: HttpError, route: Route | None = None, *, retry: bool = True) -> HttpAnswer:
@@ -117,21 +106,9 @@ def request_ids(wire: str, number: int) -> list[tuple[str, str]]:
     return [] if header is None else [(header, f"req_{number}")]
 
 
-def unstreamed(steps: list[Step]) -> list[Step]:
-    """The steps with all calls whole; a call that never ends is not there at all then."""
-
-    def whole(calls: Sequence[ToolCall]) -> list[ToolCall]:
-        return [msgspec.structs.replace(call, streamed=False) for call in calls if call.stop_after is None]
-
-    made: list[Step] = []
-    for step in steps:
-        if isinstance(step, ToolCall):
-            made += whole([step])
-        elif isinstance(step, Parallel):
-            made.append(Parallel(whole(step.calls)))
-        else:
-            made.append(step)
-    return made
+def unstreamed(call: ToolCall) -> ToolCall | None:
+    """The call as it is where calls come whole; one that never ends is not there at all then."""
+    return None if call.stop_after is not None else msgspec.structs.replace(call, streamed=False)
 
 
 def asks_for_streamed_args(request: ReceivedRequest) -> bool:
@@ -179,8 +156,7 @@ _NUMBER = re.compile(rf"{_PREFIX}(\d{{6}})".encode())
 
 def numbers_used(script: Script) -> int:
     """How many numbers the ids of one response take: the next response begins after them."""
-    calls = [call for step in script for call in (step.calls if isinstance(step, Parallel) else [step])]
-    return max(1, sum(isinstance(call, ToolCall) and call.call_id is None for call in calls))
+    return max(1, sum(call.call_id is None for step in script for call in calls_of(step)))
 
 
 class NumberedFrames:
@@ -200,14 +176,11 @@ class NumberedFrames:
     def frames(self, first_id: int) -> Iterator[bytes | Delay | Cut]:
         if not self._encoded:
             return frames(self._wire, self._script, model=self._model, first_id=first_id)
-        return self._renumbered(first_id)
 
-    def _renumbered(self, first_id: int) -> Iterator[bytes | Delay | Cut]:
         def number(match: re.Match[bytes]) -> bytes:
             return b"%d" % (first_id + int(match[1]))
 
-        for frame in self._encoded:
-            yield _NUMBER.sub(number, frame) if isinstance(frame, bytes) else frame
+        return (_NUMBER.sub(number, frame) if isinstance(frame, bytes) else frame for frame in self._encoded)
 
 
 ScriptFunction: TypeAlias = Callable[[ReceivedRequest], Script | Awaitable[Script]]
@@ -219,30 +192,20 @@ class Scripts:
     """Gives each request its script. Scripts that no function makes are checked at once."""
 
     def __init__(self, scripting: Scripting) -> None:
-        self._one: Script | None = None
-        self._function: ScriptFunction | None = None
-        self._rest: Iterator[Script] = iter(())
-        self._count = 0
+        self.are_one = False
+        """Whether every request gets the same script."""
+        self._function = scripting if callable(scripting) else None
         if callable(scripting):
-            self._function = scripting
             return
         scripts = scripts_in(scripting)
-        if scripts is None:
-            self._one = cast(Script, scripting)
-        else:
-            self._rest = iter(scripts)
-            self._count = len(scripts)
-        for script in scripts or [cast(Script, scripting)]:
+        self.are_one = scripts is None
+        known = [cast(Script, scripting)] if scripts is None else scripts
+        for script in known:
             checked(script)
-
-    @property
-    def are_one(self) -> bool:
-        """Whether every request gets the same script."""
-        return self._one is not None
+        self._count = len(known)
+        self._rest = cycle(known) if self.are_one else iter(known)
 
     async def next_for(self, request: ReceivedRequest) -> Script:
-        if self._one is not None:
-            return self._one
         if self._function is not None:
             made = self._function(request)
             script = await made if inspect.isawaitable(made) else made
@@ -266,11 +229,10 @@ _GOLDEN_RATIO = 0.618033988749895
 """The fractional parts of its multiples spread evenly between 0 and 1, however many there are."""
 
 
-class ProviderServer(ABC):
+class ProviderServer(HttpServer, ABC):
     """A server that speaks for a provider: entered, it has a ``base_url``; left, it is gone.
 
-    It runs in a thread of its own, so sync and async clients of any event loop may use it. What went wrong on its side
-    is raised when it is closed, since the client only sees that its request failed.
+    What went wrong on its side is raised when it is closed, since the client only sees that its request failed.
     """
 
     def __init__(self, wire: str, *, port: int = 0) -> None:
@@ -278,7 +240,7 @@ class ProviderServer(ABC):
             raise UsageError(f"expected one of the wires {', '.join(WIRES)}, got {wire!r}")
         self.wire = wire
         self._requests: list[ReceivedRequest] = []
-        self._server = HttpServer(self._answering, port=port, name=f"{wire} provider")
+        super().__init__(self._answering, port=port, name=f"{wire} provider")
 
     @abstractmethod
     async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
@@ -290,48 +252,22 @@ class ProviderServer(ABC):
         return f"{self.origin}{base_path(self.wire)}"
 
     @property
-    def origin(self) -> str:
-        """Scheme, host and port alone."""
-        return f"http://127.0.0.1:{self._server.port}"
-
-    @property
     def requests(self) -> list[ReceivedRequest]:
         """The requests that came until now, in order."""
         return list(self._requests)
 
-    def start(self) -> Self:
-        self._server.start()
-        return self
-
     def close(self) -> None:
-        """Breaks off what is still being answered and ends the server. May be called again."""
-        self._server.close()
+        super().close()
         self._raise_errors()
-
-    async def aclose(self) -> None:
-        await asyncio.wrap_future(self._server.request_stop())
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._server.close()
+        super().close()
         self._raise_errors(during=error)
 
-    async def __aenter__(self) -> Self:
-        return self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await asyncio.wrap_future(self._server.request_stop())
-        self.__exit__(kind, error, traceback)
-
     def _raise_errors(self, during: BaseException | None = None) -> None:
-        errors, self._server.errors = self._server.errors, []
+        errors, self.errors = self.errors, []
         if not errors:
             return
         if during is None:
@@ -342,8 +278,8 @@ class ProviderServer(ABC):
 
     async def _answering(self, request: ReceivedRequest) -> HttpAnswer:
         self._requests.append(request)
-        route = route_of(request)
-        if route is None or route.wire != self.wire:
+        route = route_of(self.wire, request)
+        if route is None:
             message = (
                 f"this is a scripted provider of the wire {self.wire!r}: expected POST {ENCODERS[self.wire].place}, "
                 f"got {request.method} {request.path}"
@@ -354,7 +290,7 @@ class ProviderServer(ABC):
         try:
             return await self.answer(request, route)
         except Exception as error:  # noqa: BLE001  # it is the test's own, and close() raises it there
-            self._server.errors.append(error)
+            self.errors.append(error)
             message = str(error) if isinstance(error, CallstreamError) else f"{type(error).__name__}: {error}"
             return refused(self.wire, HttpError(500, f"the scripted provider failed: {message}"), route, retry=False)
 
@@ -433,7 +369,7 @@ class ScriptedProvider(ProviderServer):
         if self._signatures is not None:
             steps = self._signatures.signed(steps, number)
         if not self._streams_args(request):
-            steps = unstreamed(steps)
+            steps = with_calls(steps, unstreamed)
         first = list(takewhile(lambda step: isinstance(step, Delay), steps))
         rest = steps[len(first) :]
         if isinstance(rest[-1], HttpError):

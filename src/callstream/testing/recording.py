@@ -19,8 +19,8 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Self
+from types import ModuleType
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -93,12 +93,12 @@ class RecordingTransport:
     def handle_request(self, request: Any) -> Any:
         body = request.read()
         response = self._inner_for(request, "HTTPTransport").handle_request(request)
-        return self._answer(request, body, response)
+        return self.kept(request, body, response)
 
     async def handle_async_request(self, request: Any) -> Any:
         body = await request.aread()
         response = await self._inner_for(request, "AsyncHTTPTransport").handle_async_request(request)
-        return self._answer(request, body, response)
+        return self.kept(request, body, response)
 
     def close(self) -> None:
         if self._inner is not None:
@@ -125,7 +125,8 @@ class RecordingTransport:
             self._inner = getattr(library_of(request), kind)()
         return self._inner
 
-    def _answer(self, request: Any, body: bytes, response: Any) -> Any:
+    def kept(self, request: Any, body: bytes, response: Any) -> Any:
+        """The answer, which is kept while it is read."""
         library = library_of(request)
         started = Recording(
             method=request.method,
@@ -209,12 +210,14 @@ def _json(body: bytes) -> Any:
 # -- replaying ---------------------------------------------------------------------------------------------------------
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    """A recording and its body. ``path`` None fits every path."""
+class _Kept(NamedTuple):
+    """A recording and its body. One without a path fits every path."""
 
-    path: str | None
     recording: Recording
     body: bytes
+
+    def fits(self, path: str) -> bool:
+        return self.recording.path in ("", path)
 
 
 class ReplayedProvider(ProviderServer):
@@ -230,7 +233,7 @@ class ReplayedProvider(ProviderServer):
             raise UsageError(f"expected size to be at least 1, got {size}")
         [known] = found
         super().__init__(str(known), port=port)
-        self._kept = [each for each in kept if each.path is None or wire_of(each.path) == self.wire]
+        self._kept = [each for each in kept if not each.recording.path or wire_of(each.recording.path) == self.wire]
         if not self._kept:
             raise UsageError(f"expected recordings of the wire {self.wire!r}, got none of {len(kept)}")
         self._left = list(self._kept)
@@ -241,8 +244,8 @@ class ReplayedProvider(ProviderServer):
     def base_url(self) -> str:
         """What the SDK wants as its ``base_url``, with what the recorded paths have before the wire's own."""
         prefix = base_path(self.wire)
-        path = self._kept[0].path
-        if prefix and path is not None:
+        path = self._kept[0].recording.path
+        if prefix and path:
             prefix = path.removesuffix("/chat/completions").removesuffix("/responses")
         return f"{self.origin}{prefix}"
 
@@ -257,17 +260,17 @@ class ReplayedProvider(ProviderServer):
     def _next(self, path: str) -> _Kept:
         for _ in range(2):
             for kept in self._left:
-                if kept.path in (None, path):
+                if kept.fits(path):
                     self._left.remove(kept)
                     return kept
             if self._repeat:
-                self._left = [*self._left, *(kept for kept in self._kept if kept.path in (None, path))]
-        recorded = sum(kept.path in (None, path) for kept in self._kept)
+                self._left = [*self._left, *filter(lambda kept: kept.fits(path), self._kept)]
+        recorded = sum(kept.fits(path) for kept in self._kept)
         if recorded:
             raise UsageError(
                 f"all that was recorded of {path} is answered already (requests: {recorded}); with repeat it begins again"
             )
-        there = sorted({str(kept.path) for kept in self._kept})
+        there = sorted({kept.recording.path for kept in self._kept})
         raise UsageError(f"expected a request that was recorded, to one of {there}, got {path}")
 
     def _pieces(self, kept: _Kept) -> Iterator[bytes]:
@@ -299,7 +302,7 @@ def _kept(place: Path, wire: str | None) -> list[_Kept]:
     is_stream = body.startswith(b"\0") or body.lstrip().startswith((b"data:", b"event:", b"id:", b":"))
     headers = {"content-type": ENCODERS[wire].stream_type if is_stream else "application/json"}
     recording = Recording("POST", "", 200, place.name, [len(body)], response_headers=headers)
-    return [_Kept(None, recording, body)]
+    return [_Kept(recording, body)]
 
 
 def _read(file: Path) -> _Kept:
@@ -310,7 +313,7 @@ def _read(file: Path) -> _Kept:
         raise UsageError(f"expected a recording, got {file}: {error}") from error
     if sum(recording.read_sizes) != len(body):
         raise UsageError(f"{file}: the read sizes sum to {sum(recording.read_sizes)}, the body has {len(body)} bytes")
-    return _Kept(recording.path, recording, body)
+    return _Kept(recording, body)
 
 
 # -- a stand-in that asks the real provider, and keeps what it answers -------------------------------------------------
@@ -337,8 +340,8 @@ def recording_proxy(folder: str | Path, upstream: str, *, port: int = 0) -> Reco
     return RecordingProxy(Path(folder), upstream, port=port)
 
 
-class RecordingProxy:
-    """See ``recording_proxy``."""
+class RecordingProxy(HttpServer):
+    """See ``recording_proxy``. ``origin`` is the address to use in place of the provider's."""
 
     def __init__(self, folder: Path, upstream: str, *, port: int = 0) -> None:
         parts = urlsplit(upstream)
@@ -347,64 +350,38 @@ class RecordingProxy:
         self.exchanges = 0
         """How many answers were passed on until now."""
         self._upstream = upstream.rstrip("/")
-        self._library = _library()
-        self._transport = record(folder, _Outside(self._library))
-        self._server = HttpServer(self._answering, port=port, name="recording proxy")
-
-    @property
-    def origin(self) -> str:
-        """The address to use in place of the provider's."""
-        return f"http://127.0.0.1:{self._server.port}"
-
-    def __enter__(self) -> Self:
-        self._server.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.close()
+        self._library: Any = _library()
+        # No connection is kept for later: the loop that would have to close it is the server's, and ends with it.
+        self._pools = Pools({"limits": self._library.Limits(max_keepalive_connections=0)})
+        self._recorder = record(folder)
+        super().__init__(self._answering, port=port, name="recording proxy")
 
     async def _answering(self, request: ReceivedRequest) -> HttpAnswer:
-        library: Any = self._library
+        library = self._library
         headers = [(name, value) for name, value in request.headers.items() if name not in _OF_THE_CONNECTION]
         sent = library.Request(
             request.method, f"{self._upstream}{request.target}", headers=headers, content=request.body or None
         )
         sent.extensions["timeout"] = {"connect": 30.0, "read": None, "write": 60.0, "pool": 30.0}
         try:
-            response = await self._transport.handle_async_request(sent)
+            response = await self._pools.transport_for(sent).handle_async_request(sent)
         except library.TransportError as error:
             message = f"the recording proxy could not reach {self._upstream}: {type(error).__name__}: {error}"
             body = msgspec.json.encode({"error": {"message": message}})
             return HttpAnswer(502, [("content-type", "application/json")], [body], length=len(body))
+        response = self._recorder.kept(sent, request.body, response)
         self.exchanges += 1
         kept = [(name, value) for name, value in response.headers.multi_items() if name not in _OF_THE_CONNECTION]
         return HttpAnswer(response.status_code, kept, (), relayed=self._passed(response))
 
     async def _passed(self, response: Any) -> AsyncGenerator[Frame, None]:
-        library: Any = self._library
         try:
             async for piece in response.stream:
                 yield piece
-        except library.TransportError:
+        except self._library.TransportError:
             yield Cut()
         finally:
             await asyncio.shield(response.aclose())
-
-
-class _Outside:
-    """The way out: connections as the library would make them, by the environment's proxies."""
-
-    def __init__(self, library: ModuleType) -> None:
-        # None is kept for later: the loop that would have to close it is the server's, and ends with it.
-        self._pools = Pools({"limits": library.Limits(max_keepalive_connections=0)})
-
-    async def handle_async_request(self, request: Any) -> Any:
-        return await self._pools.transport_for(request).handle_async_request(request)
-
-    async def aclose(self) -> None:
-        await self._pools.aclose()
 
 
 def _library() -> ModuleType:

@@ -18,12 +18,14 @@ A script can be kept as JSON: a list of objects, each with the name of its step 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from callstream.errors import UsageError
+
+Carrying: TypeAlias = Literal["first", "last"]
 
 
 class _Step(msgspec.Struct, frozen=True, tag_field="step", tag=str.lower, omit_defaults=True):
@@ -53,7 +55,8 @@ class ToolCall(_Step, frozen=True, tag="call"):
     whole, as the wire does that. ``text`` is the argument text to send in place of ``args``: pretty-printed, malformed,
     or with ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire never
     ends the call; say with the next step whether the body just stops or the response finishes for lack of tokens.
-    ``namespace``: that of the tool, on the Responses API, which has such.
+    ``namespace``: that of the tool, on the Responses API, which has such. ``carrying``: arguments are in the piece that
+    names the call too (``first``), or in the one that ends it (``last``), as far as the wire has a form for that.
     """
 
     name: str
@@ -66,6 +69,7 @@ class ToolCall(_Step, frozen=True, tag="call"):
     custom: bool = False
     stop_after: int | None = None
     namespace: str | None = None
+    carrying: Carrying | None = None
 
 
 class Parallel(_Step, frozen=True):
@@ -122,6 +126,20 @@ class HttpError(_Step, frozen=True, tag="refusal"):
 Step: TypeAlias = Text | Thought | ToolCall | Parallel | Finish | Failure | Truncated | Delay | Cut | HttpError
 Script: TypeAlias = Sequence[Step]
 _ENDS = (Finish, Failure, Truncated, Cut, HttpError)
+
+
+def calls_of(step: Step) -> Sequence[ToolCall]:
+    """The calls that a step makes, most often none."""
+    return [step] if isinstance(step, ToolCall) else step.calls if isinstance(step, Parallel) else ()
+
+
+def with_calls(steps: Sequence[Step], change: Callable[[ToolCall], ToolCall | None]) -> list[Step]:
+    """The steps with each call changed; None leaves it out."""
+    made: list[Step] = []
+    for step in steps:
+        calls = [changed for call in calls_of(step) if (changed := change(call)) is not None]
+        made += calls if isinstance(step, ToolCall) else [Parallel(calls) if isinstance(step, Parallel) else step]
+    return made
 
 
 def checked(script: Script) -> list[Step]:

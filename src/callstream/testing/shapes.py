@@ -2,8 +2,8 @@
 
 Each shape says which calls a response has, and how a provider streams them: the order and size of the pieces, what the
 first and the last piece of a call carry, and which calls come whole. Gemini sends values by path, the other wires send
-JSON text, so a shape is written twice; the calls are the same. What a wire has no form for (two fields of one call that
-alternate, in JSON text) comes there as its nearest.
+JSON text, so a shape that is not a plain one is written twice; the calls are the same. What a wire has no form for (two
+fields of one call that alternate, in JSON text) comes there as its nearest.
 
 ::
 
@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from callstream.testing.encoders import ENCODERS, encode
-from callstream.testing.encoders.encoder import Carrying
-from callstream.testing.script import Finish, Parallel, Step, Text, ToolCall
+from callstream.testing.encoders import encode
+from callstream.testing.encoders.gemini import GeminiEncoder
+from callstream.testing.script import Carrying, Finish, Parallel, Step, Text, ToolCall, calls_of
 
 FunctionCall: TypeAlias = dict[str, Any]
 Frames: TypeAlias = list[bytes]
@@ -35,23 +35,23 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """``calls``: names and arguments that the tools are to be run with, in order.
 
     ``chunks``: Gemini's, each with one function call or several. ``steps``: the calls of the other wires.
-    ``carrying``: the piece of the first call, beside those of its arguments alone, that carries some of them.
     """
 
     name: str
     calls: tuple[tuple[str, dict[str, Any]], ...]
     chunks: tuple[FunctionCall | tuple[FunctionCall, ...], ...]
     steps: tuple[Step, ...]
-    carrying: Carrying | None = None
+
+    @property
+    def carrying(self) -> Carrying | None:
+        """The piece of the first call, beside those of its arguments alone, that carries some of them."""
+        return calls_of(self.steps[0])[0].carrying
 
     def frames(self, wire: str, *, first_id: int = 1) -> Frames:
         """The server-sent events of the response."""
         if wire == "gemini":
             return _gemini(self.chunks)
-        made = list(encode(wire, [*self.steps, Finish()], first_id=first_id))
-        if self.carrying is None:
-            return made
-        return ENCODERS[wire].carry(made, self.carrying)
+        return list(encode(wire, [*self.steps, Finish()], first_id=first_id))
 
     def bodies(self, wire: str, text: str = "Done.") -> list[Frames]:
         """The response, and the one that follows the results, in which the model ends its turn with a text."""
@@ -101,15 +101,21 @@ ODD = 'quote " newline \n emoji 🌊 separator \u2028 backslash \\'
 
 def _one(name: str, args: dict[str, Any], *chunks: FunctionCall, size: int = 3, **rest: Any) -> Shape:
     """A shape with one call of the tool ``alpha``."""
-    calls = (("alpha", args),)
-    streamed = not rest.pop("whole", False)
-    steps = (ToolCall("alpha", args, size=size, streamed=streamed),)
-    return Shape(name=name, calls=calls, chunks=chunks, steps=steps, **rest)
+    return _made(name, ToolCall("alpha", args, size=size, **rest), chunks=chunks)
 
 
-def _two(name: str, first: ToolCall, second: ToolCall, *chunks: FunctionCall, **rest: Any) -> Shape:
-    calls = tuple((call.name, call.args) for call in (first, second))
-    return Shape(name=name, calls=calls, chunks=chunks, steps=(first, second), **rest)
+def _made(name: str, *calls: ToolCall, chunks: tuple[FunctionCall, ...] = ()) -> Shape:
+    """Without ``chunks`` Gemini sends the plain ones."""
+    plain = tuple(chunk for call in calls for chunk in _plain(call))
+    return Shape(name=name, calls=tuple((call.name, call.args) for call in calls), chunks=chunks or plain, steps=calls)
+
+
+def _plain(call: ToolCall) -> list[FunctionCall]:
+    """A call whose strings come in one piece, or that comes whole."""
+    if not call.streamed:
+        return [{"name": call.name, "args": call.args}]
+    values = GeminiEncoder(None, 1).partial_args(call.args, (), None)
+    return called(call.name, *(value | _MORE for value in values))
 
 
 _AX, _AY, _BY = (
@@ -118,11 +124,10 @@ _AX, _AY, _BY = (
     ToolCall("beta", {"b": "y"}, size=3),
 )
 _WHOLE_AY, _WHOLE_BY = (msgspec.structs.replace(call, streamed=False) for call in (_AY, _BY))
-_STREAMED_AX = called("alpha", *text("$.a", "x"))
 
 SHAPES: tuple[Shape, ...] = (
     _one("one string", {"a": "one two"}, *called("alpha", *text("$.a", "one ", "two"))),
-    _one("two strings", {"a": "x", "b": "y"}, *called("alpha", *text("$.a", "x"), *text("$.b", "y"))),
+    _one("two strings", {"a": "x", "b": "y"}),
     _one(
         "interleaved a, b, a",
         {"a": "13", "b": "24"},
@@ -135,22 +140,14 @@ SHAPES: tuple[Shape, ...] = (
         ),
         size=1,
     ),
-    _one("nested object", {"o": {"b": "x"}}, *called("alpha", *text("$.o.b", "x"))),
-    _one("array item", {"items": ["x"]}, *called("alpha", *text("$.items[0]", "x"))),
-    _one(
-        "two array items",
-        {"items": ["x", "y"]},
-        *called("alpha", *text("$.items[0]", "x"), *text("$.items[1]", "y")),
-    ),
-    _one("quoted key", {"o": {"my key": "x"}}, *called("alpha", *text("$.o['my key']", "x"))),
-    _one("number", {"n": 7}, *called("alpha", pieces(piece("$.n", numberValue=7), **_MORE))),
-    _one("bool", {"f": False}, *called("alpha", pieces(piece("$.f", boolValue=False), **_MORE))),
-    _one("null", {"z": None}, *called("alpha", pieces(piece("$.z", nullValue="NULL_VALUE"), **_MORE))),
-    _one(
-        "string and number",
-        {"a": "x", "n": 0.5},
-        *called("alpha", *text("$.a", "x"), pieces(piece("$.n", numberValue=0.5), **_MORE)),
-    ),
+    _one("nested object", {"o": {"b": "x"}}),
+    _one("array item", {"items": ["x"]}),
+    _one("two array items", {"items": ["x", "y"]}),
+    _one("quoted key", {"o": {"my key": "x"}}),
+    _one("number", {"n": 7}),
+    _one("bool", {"f": False}),
+    _one("null", {"z": None}),
+    _one("string and number", {"a": "x", "n": 0.5}),
     _one(
         "last piece carries data",
         {"a": "one two"},
@@ -166,8 +163,8 @@ SHAPES: tuple[Shape, ...] = (
         _END,
         carrying="first",
     ),
-    _one("whole call", {"a": "one two"}, {"name": "alpha", "args": {"a": "one two"}}, whole=True),
-    _one("whole call without arguments", {}, {"name": "alpha"}, whole=True),
+    _one("whole call", {"a": "one two"}, streamed=False),
+    _one("whole call without arguments", {}, {"name": "alpha"}, streamed=False),
     _one(
         "whole call in one piece",
         {"a": "one two"},
@@ -175,23 +172,20 @@ SHAPES: tuple[Shape, ...] = (
         size=1000,
     ),
     _one("odd characters", {"a": ODD}, *called("alpha", *text("$.a", ODD[:13], ODD[13:])), size=1),
-    _one("empty string", {"a": ""}, *called("alpha", *text("$.a"))),
-    _one("empty object", {"o": {}}, *called("alpha", pieces(piece("$.o"), **_MORE))),
-    _one("empty array", {"items": []}, *called("alpha", pieces(piece("$.items"), **_MORE))),
-    _one("key $ref", {"o": {"$ref": "x"}}, *called("alpha", *text("$.o['$ref']", "x"))),
-    _two("two calls of one tool", _AX, _AY, *_STREAMED_AX, *called("alpha", *text("$.a", "y"))),
-    _two("two calls of two tools", _AX, _BY, *_STREAMED_AX, *called("beta", *text("$.b", "y"))),
-    _two(
+    _one("empty string", {"a": ""}),
+    _one("empty object", {"o": {}}),
+    _one("empty array", {"items": []}),
+    _one("key $ref", {"o": {"$ref": "x"}}),
+    _made("two calls of one tool", _AX, _AY),
+    _made("two calls of two tools", _AX, _BY),
+    _made(
         "A's last piece carries data, then B",
-        _AX,
+        msgspec.structs.replace(_AX, carrying="last"),
         _BY,
-        {"name": "alpha", **_MORE},
-        pieces(piece("$.a", stringValue="x")),
-        *called("beta", *text("$.b", "y")),
-        carrying="last",
+        chunks=({"name": "alpha", **_MORE}, pieces(piece("$.a", stringValue="x")), *_plain(_BY)),
     ),
-    _two("streamed A, whole B", _AX, _WHOLE_BY, *_STREAMED_AX, {"name": "beta", "args": {"b": "y"}}),
-    _two("streamed A, whole A", _AX, _WHOLE_AY, *_STREAMED_AX, {"name": "alpha", "args": {"a": "y"}}),
+    _made("streamed A, whole B", _AX, _WHOLE_BY),
+    _made("streamed A, whole A", _AX, _WHOLE_AY),
     Shape(
         name="two calls at once",
         calls=(("alpha", {"a": "x"}), ("beta", {"b": "y"})),
@@ -210,10 +204,6 @@ class ShapeTools:
     def __init__(self) -> None:
         self.ran: list[tuple[str, dict[str, Any]]] = []
 
-    def _run(self, name: str, arguments: dict[str, tuple[Any, Any]]) -> int:
-        self.ran.append((name, {key: value for key, (value, default) in arguments.items() if value != default}))
-        return len(self.ran)
-
     def functions(self) -> list[Callable[..., int]]:
         def alpha(  # noqa: PLR0917  # a model gives them by name
             a: str = "-",
@@ -225,18 +215,15 @@ class ShapeTools:
             z: str | None = "-",
         ) -> int:
             """Takes anything."""
-            arguments = {
-                "a": (a, "-"),
-                "b": (b, "-"),
-                "o": (o, None),
-                "items": (items, None),
-                "n": (n, -1),
-                "f": (f, True),
-            }
-            return self._run("alpha", {**arguments, "z": (z, "-")})
+            return self._run("alpha", a=a, b=b, o=o, items=items, n=n, f=f, z=z)
 
         def beta(b: str) -> int:
             """Takes a string."""
-            return self._run("beta", {"b": (b, "-")})
+            return self._run("beta", b=b)
 
         return [alpha, beta]
+
+    def _run(self, name: str, **arguments: Any) -> int:
+        defaults = {"a": "-", "b": "-", "o": None, "items": None, "n": -1, "f": True, "z": "-"}
+        self.ran.append((name, {key: value for key, value in arguments.items() if value != defaults[key]}))
+        return len(self.ran)

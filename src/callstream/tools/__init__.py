@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from callstream.tools.check import Fault, StreamCheck, describe
-from callstream.tools.convert import Arguments, typed_arguments
+from callstream.tools.check import StreamCheck, describe
+from callstream.tools.convert import typed_arguments
 from callstream.tools.delta import AbortSignal
 from callstream.tools.parameters import Joined, Progress, Streamed, StreamedParameter, current_progress, no_progress
-from callstream.tools.schema import Provider
 from callstream.tools.tool import (
     NOT_DONE,
     UNKNOWN,
@@ -20,7 +19,6 @@ from callstream.tools.tool import (
     Hook,
     Hooks,
     Reconcile,
-    Start,
     Tool,
     call_claims,
     check_field,
@@ -39,19 +37,15 @@ __all__ = [
     "ArgsAbortHook",
     "ArgsCompleteHook",
     "ArgsDeltaHook",
-    "Arguments",
     "CallClaims",
     "ClaimedCall",
     "ErrorPolicy",
-    "Fault",
     "FieldHook",
     "Hook",
     "Hooks",
     "Joined",
     "Progress",
-    "Provider",
     "Reconcile",
-    "Start",
     "Streamed",
     "StreamedParameter",
     "StreamCheck",

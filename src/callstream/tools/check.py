@@ -1,6 +1,6 @@
 """Whether the arguments of a call fit the JSON Schema that the tool was declared with, at the end or while they are written.
 
-Which keywords are judged, and why a verdict is final, is said in ``judge``. A schema that cannot be judged must not keep a
+Which keywords are judged, and why a verdict is final, is said at ``Judge``. A schema that cannot be judged must not keep a
 tool from running, so everything else fits. An optional argument may be null, because models write null for what they leave
 out.
 """
@@ -16,17 +16,15 @@ from callstream.codec import repeated_name
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext import Change, JsonStream
-from callstream.jsontext.path import Path, format_path
+from callstream.jsontext.patch import equality_key
+from callstream.jsontext.path import Path, format_path, resolve
 from callstream.tools.keywords import (
     alternatives_of,
     choices_of,
-    equality_key,
     expected_types,
-    first_texts,
     is_of,
     kind_of,
     matches,
-    resolve,
     scalar_faults,
     string_faults,
 )
@@ -127,8 +125,9 @@ def show(value: Any) -> str:
 #
 # One value has one verdict per schema, however many lead to it, so the work is linear in the document for any schema.
 #
-# All keywords but those of ``KEYWORDS`` fit, and so do references that lead out of the schema or nowhere, and patterns that
-# Python cannot compile. Types may be in Gemini's capitals, and ``nullable`` is known.
+# Not judged, so that anything fits them: ``dependentSchemas``, ``propertyNames``, ``unevaluatedItems``,
+# ``unevaluatedProperties``, dynamic references and anchors, references that lead out of the schema or nowhere, and patterns
+# that Python cannot compile. Types may be in Gemini's capitals, and ``nullable`` is known.
 #
 # By hand, because no library judges a value that is not whole. In ``python -m bench.byhand`` a wrong second field is
 # certain after 32 of 4,070 characters; jsonschema could say it at the end. For values that are whole jsonschema is five
@@ -140,7 +139,11 @@ OnVerdict: TypeAlias = Callable[[list[Fault] | None], None]
 
 _OUTLINE: Final = frozenset({"type", "format", "nullable", "$ref", "allOf", "anyOf", "oneOf"})
 _ROOT_OUTLINE: Final = _OUTLINE | {"properties", "required"}
-_CONTAINERS: Final = {"object": ("an object", "field"), "array": ("an array", "item")}
+_CONTAINERS: Final = {
+    "object": ("an object", "field", "minProperties", "maxProperties"),
+    "array": ("an array", "item", "minItems", "maxItems"),
+}
+"""The words for a container and for what is in it, and the keywords that state how much that may be."""
 
 _MAX_FAULTS: Final = 100
 """Faults that are kept; more are not worth reading."""
@@ -172,7 +175,7 @@ class Judge:
 
         ``kind`` is its type by the words of JSON Schema, where integers are numbers; ``got`` names it in sentences.
         """
-        if step is None or not self._frames:
+        if step is None:
             frame = _ValueFrame(self, (), kind, got)
             frame.check(self.root, self._on_root_verdict)
         else:
@@ -180,7 +183,7 @@ class Judge:
             frame = _ValueFrame(self, (*parent.path, step), kind, got)
             parent.begin_child(step, frame)
         self._frames.append(frame)
-        for check in frame.list_checks():
+        for check in [*frame.checks.values()]:
             check.begin()
 
     def append(self, text: str) -> None:
@@ -191,7 +194,7 @@ class Judge:
         """The open value is whole."""
         frame = self._frames.pop()
         frame.got = show(value) if frame.kind == "string" else frame.got
-        for check in frame.list_checks():
+        for check in [*frame.checks.values()]:
             check.decide(value)
         if self._frames:
             self._frames[-1].end_child(value)
@@ -220,7 +223,7 @@ class Judge:
 class _ValueFrame:
     """One value that is open: what has come of it, and a check for each schema that applies to it."""
 
-    __slots__ = ("_checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
+    __slots__ = ("checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
 
     def __init__(self, judge: Judge, path: Path, kind: str, got: str) -> None:
         self.judge = judge
@@ -232,13 +235,13 @@ class _ValueFrame:
         self.length = 0
         self.text: str | None = ""
         self.seen: set[Any] = set()
-        self._checks: dict[int, _SchemaVerdict] = {}
+        self.checks: dict[int, _SchemaVerdict] = {}
 
     def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> _SchemaVerdict:
         """The check of that schema, with one more listener."""
-        found = self._checks.get(id(schema))
+        found = self.checks.get(id(schema))
         if found is None:
-            found = self._checks[id(schema)] = _SchemaVerdict(self, schema)
+            found = self.checks[id(schema)] = _SchemaVerdict(self, schema)
             found.listeners.append(on_verdict)
             if nested < _MAX_NESTED:
                 found.expand(nested + 1)
@@ -248,20 +251,17 @@ class _ValueFrame:
             found.listeners.append(on_verdict)
         return found
 
-    def list_checks(self) -> list[_SchemaVerdict]:
-        return list(self._checks.values())
-
     def begin_child(self, step: str | int, child: _ValueFrame) -> None:
         self.count += 1
         if isinstance(step, str):
             self.names.add(step)
-        for check in self._checks.values():
+        for check in self.checks.values():
             check.begin_child(step, child)
 
     def end_child(self, value: Any) -> None:
         if self.kind != "array":
             return
-        watching = [check for check in self._checks.values() if check.wants_unique]
+        watching = [check for check in self.checks.values() if check.wants_unique]
         if watching:
             key = equality_key(value)
             if key in self.seen:
@@ -271,7 +271,7 @@ class _ValueFrame:
 
     def append(self, text: str) -> None:
         self.length += len(text)
-        watching = [check for check in self._checks.values() if check.watches_text]
+        watching = [check for check in self.checks.values() if check.watches_text]
         if watching:
             self.text = None if self.text is None else self.text + text
             for check in watching:
@@ -282,6 +282,7 @@ class _SchemaVerdict:
     """One schema at one value. ``fits`` is None while that is open."""
 
     __slots__ = (
+        "_choices",
         "_contained",
         "_decided",
         "_frame",
@@ -289,6 +290,7 @@ class _SchemaVerdict:
         "_schema",
         "_subs",
         "_then",
+        "_types",
         "faults",
         "fits",
         "is_expanding",
@@ -310,12 +312,14 @@ class _SchemaVerdict:
         self.wants_unique = self._schema.get("uniqueItems") is True
         self.watches_text = False
         self._subs: list[_SchemaVerdict] = []
-        self._then: list[Callable[[Any], None]] = []
+        self._then: list[Callable[[], None]] = []
         self._contained = 0
         self._decided = False
         self._is_silent = schema is False
         if self._schema.get("nullable") is True and frame.kind == "null":
             self._schema = {}
+        self._types = expected_types(self._schema)
+        self._choices = choices_of(self._schema)
 
     # -- what comes --
 
@@ -338,7 +342,7 @@ class _SchemaVerdict:
                 self._expand_choice(branches, word == "oneOf" and not frame.judge.outline, add)
         if "not" in schema:
             excluded = add(schema["not"], _ignore)
-            self._then.append(lambda value: self._exclude(excluded))
+            self._then.append(lambda: self._exclude(excluded))
         if "if" in schema:
             self._expand_condition(schema, add)
         self.is_expanding = False
@@ -359,7 +363,7 @@ class _SchemaVerdict:
                 has_failed = True
                 self.fail(*_merge([check.faults for check in checks], self._frame))
 
-        def decide(value: Any) -> None:
+        def decide() -> None:
             tell()
             if only_one and sum(check.fits is True for check in checks) > 1:
                 self.fail(Fault(self._frame.path, "what only one of the alternatives allows", self._frame.got))
@@ -380,7 +384,7 @@ class _SchemaVerdict:
             if parts["if"].fits is False:
                 self._need(faults)
 
-        def decide(value: Any) -> None:
+        def decide() -> None:
             if parts["if"].fits is True and "then" in parts:
                 self._need(parts["then"].faults or None)
 
@@ -393,37 +397,28 @@ class _SchemaVerdict:
     def begin(self) -> None:
         """The first character has come: the type is known."""
         frame = self._frame
+        choices = self._choices
         if self._is_silent:
-            self.fail(
-                UnknownArgument(frame.path, "left out", frame.got)
-                if frame.path and isinstance(frame.path[-1], str)
-                else Fault(frame.path, "left out", frame.got)
-            )
-            return
-        types = expected_types(self._schema)
-        if types and not any(is_of(type_, frame.kind) for type_, _ in types):
-            self._is_silent = True
-            self.fail(Fault(frame.path, " or ".join(words for _, words in types), frame.got))
-            return
-        choices = choices_of(self._schema)
-        if choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
-            self._is_silent = True
-            self.fail(Fault(frame.path, alternatives_of(choices), frame.got))
-        self.watches_text = frame.kind == "string" and (
-            choices is not None or limit(self._schema, "maxLength") is not None
-        )
+            fault = UnknownArgument if frame.path and isinstance(frame.path[-1], str) else Fault
+            self.fail(fault(frame.path, "left out", frame.got))
+        elif self._types and not any(is_of(type_, frame.kind) for type_, _ in self._types):
+            self._fail_for_good(self._expected_type(), frame.got)
+        elif choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
+            self._fail_for_good(alternatives_of(choices), frame.got)
+        elif frame.kind == "string":
+            self.watches_text = choices is not None or limit(self._schema, "maxLength") is not None
 
     def begin_child(self, step: str | int, child: _ValueFrame) -> None:
         """A member or an item begins."""
         if self._is_silent:
             return
-        most = limit(self._schema, "maxProperties" if isinstance(step, str) else "maxItems")
+        container, unit, _, word = _CONTAINERS[self._frame.kind]
+        most = limit(self._schema, word)
         if most is not None and self._frame.count == int(most) + 1:
-            container, unit = _CONTAINERS[self._frame.kind]
             limited = _count(most, unit)
             self.fail(Fault(self._frame.path, f"{container} of at most {limited}", f"more than {limited}"))
         for part in self._parts_at(step, child.kind):
-            child.check(part, self._need_known if part is False else self._need)
+            child.check(part, self._need_known if part is False and isinstance(step, str) else self._need)
         if isinstance(step, int) and "contains" in self._schema:
             child.check(self._schema["contains"], self._on_contained_verdict)
 
@@ -433,17 +428,13 @@ class _SchemaVerdict:
         frame = self._frame
         most = limit(self._schema, "maxLength")
         if most is not None and frame.length > most:
-            self._is_silent = True
             got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
-            self.fail(Fault(frame.path, f"at most {most:g} characters long", got))
-            return
-        choices = choices_of(self._schema)
-        if choices is not None:
+            self._fail_for_good(f"at most {most:g} characters long", got)
+        elif (choices := self._choices) is not None:
             text = frame.text or ""
-            if not any(choice.startswith(text) for choice in first_texts(choices)):
-                self._is_silent = True
+            if not any(isinstance(choice, str) and choice.startswith(text) for choice in choices):
                 got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
-                self.fail(Fault(frame.path, alternatives_of(choices), got))
+                self._fail_for_good(alternatives_of(choices), got)
 
     # -- what is decided --
 
@@ -458,7 +449,7 @@ class _SchemaVerdict:
             for found in self._end_faults(value):
                 self.fail(found)
         for decide in self._then:
-            decide(value)
+            decide()
         if self.fits is None:
             self.fits = True
             for on_verdict in self.listeners:
@@ -469,6 +460,11 @@ class _SchemaVerdict:
         self.faults += faults
         for on_verdict in self.listeners:
             on_verdict(list(faults))
+
+    def _fail_for_good(self, expected: str, got: str) -> None:
+        """Nothing else is worth saying of the value."""
+        self._is_silent = True
+        self.fail(Fault(self._frame.path, expected, got))
 
     def has_failed_before(self, faults: list[Fault]) -> bool:
         """Whether it had failed when these were found."""
@@ -481,7 +477,8 @@ class _SchemaVerdict:
     def _need_known(self, faults: list[Fault] | None) -> None:
         """As ``_need``, of a member that must not be there: the fault names those that may."""
         known = tuple(part_map(self._schema.get("properties")))
-        self._need([_with_known(fault, known) for fault in faults or ()] or None)
+        if faults is not None:
+            self.fail(*(msgspec.structs.replace(fault, known=known) for fault in faults))
 
     def _on_contained_verdict(self, faults: list[Fault] | None) -> None:
         if faults is not None:
@@ -522,38 +519,37 @@ class _SchemaVerdict:
             yield schema["additionalProperties"]
 
     def _end_faults(self, value: Any) -> Iterator[Fault]:
-        schema, frame = self._schema, self._frame
-        choices = choices_of(schema)
+        schema, frame, choices = self._schema, self._frame, self._choices
         if choices is not None and equality_key(value) not in map(equality_key, choices):
             yield Fault(frame.path, alternatives_of(choices), show(value))
             return
         expected: Iterator[str] = iter(())
         match frame.kind:
             case "number":
-                types = expected_types(schema)
-                if types and not any(is_of(type_, frame.kind, value) for type_, _ in types):
-                    yield Fault(frame.path, " or ".join(words for _, words in types), frame.got)
+                if self._types and not any(is_of(type_, frame.kind, value) for type_, _ in self._types):
+                    yield Fault(frame.path, self._expected_type(), frame.got)
                     return
                 expected = scalar_faults(schema, value)
             case "string":
                 expected = string_faults(schema, value, formats=frame.judge.formats)
             case "object":
                 yield from self._missing_faults()
-                least = limit(schema, "minProperties")
-                if least is not None and frame.count < least:
-                    yield self._too_few(least)
+                yield from self._too_few_faults()
             case "array":
-                least = limit(schema, "minItems")
-                if least is not None and frame.count < least:
-                    yield self._too_few(least)
+                yield from self._too_few_faults()
                 yield from self._contains_faults()
         for words in expected:
             yield Fault(frame.path, words, show(value))
 
-    def _too_few(self, least: float) -> Fault:
-        container, unit = _CONTAINERS[self._frame.kind]
-        expected = f"{container} of at least {_count(least, unit)}"
-        return Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
+    def _expected_type(self) -> str:
+        return " or ".join(words for _, words in self._types)
+
+    def _too_few_faults(self) -> Iterator[Fault]:
+        container, unit, word, _ = _CONTAINERS[self._frame.kind]
+        least = limit(self._schema, word)
+        if least is not None and self._frame.count < least:
+            expected = f"{container} of at least {_count(least, unit)}"
+            yield Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
 
     def _missing_faults(self) -> Iterator[Fault]:
         frame = self._frame
@@ -578,10 +574,6 @@ class _SchemaVerdict:
 
 def _count(number: float, unit: str) -> str:
     return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
-
-
-def _with_known(fault: Fault, known: tuple[str, ...]) -> Fault:
-    return msgspec.structs.replace(fault, known=known) if isinstance(fault, UnknownArgument) else fault
 
 
 def _ignore(faults: list[Fault] | None) -> None:
@@ -612,8 +604,7 @@ def outline_faults(schema: Any, value: Any) -> list[Fault]:
 
 def argument_names(schema: Any) -> list[str]:
     """The names of the arguments that a tool was declared with."""
-    names = schema.get("properties") if isinstance(schema, dict) else None
-    return list(names) if isinstance(names, dict) else []
+    return list(part_map(part_map(schema).get("properties")))
 
 
 class StreamCheck:
@@ -629,8 +620,8 @@ class StreamCheck:
         self._argument_names = argument_names(schema)
         self._stream = JsonStream()
         self._names: list[set[str]] = []  # of every value that is open
-        self._has_begun = False
         self._is_over = False
+        self.has_begun = False
         self.duplicate: str | None = None
         """The name that came twice."""
 
@@ -639,16 +630,12 @@ class StreamCheck:
         return self._judge.faults
 
     @property
-    def has_begun(self) -> bool:
-        return self._has_begun
-
-    @property
     def is_refused(self) -> bool:
         return bool(self.faults) or self.duplicate is not None
 
     def feed(self, text: str) -> bool:
         """Reads more of the text. Whether the call is refused."""
-        self._has_begun = True
+        self.has_begun = True
         if not self.is_refused and self._stream.error is None:
             try:
                 self._apply(self._stream.feed(text))

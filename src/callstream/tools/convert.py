@@ -27,7 +27,7 @@ from callstream.jsontext.path import Path, parse_path
 from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, show
 from callstream.tools.check import faults as find_faults
 from callstream.tools.keywords import TYPE_WORDS
-from callstream.tools.parameters import Streamed
+from callstream.tools.parameters import Filled, Streamed
 from callstream.tools.schema import (
     FORMATS,
     REF,
@@ -41,7 +41,6 @@ from callstream.tools.schema import (
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Gives the value of the annotated type, or raises ``Misfit``."""
-Filled: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 _AT: Final = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _EXPECTED: Final = re.compile(r"^Expected `([^`]+)`, got `[^`]+`$")
@@ -286,14 +285,19 @@ _PYDANTIC_WORDS: Final = {
     "time_delta": FORMATS["duration"][0],
     "uuid": FORMATS["uuid"][0],
     "decimal": FORMATS["decimal"][0],
-}
-"""What pydantic's errors of a type, or of reading one, say in our words."""
-_PYDANTIC_OTHERS: Final = {
     "int_from_float": TYPE_WORDS["integer"],
     "none_required": TYPE_WORDS["null"],
-    "date_from_datetime_parsing": FORMATS["date"][0],
-    "datetime_from_date_parsing": FORMATS["date-time"][0],
+    "date_from_datetime": FORMATS["date"][0],
+    "datetime_from_date": FORMATS["date-time"][0],
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "greater than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "string_pattern_mismatch": "a string that matches {pattern!r}",
+    "string_too_short": "at least {min_length} characters long",
+    "string_too_long": "at most {max_length} characters long",
 }
+"""What pydantic's errors say in our words: those of a type (``…_type``), or of reading one (``…_parsing``), by its name."""
 _JSON: Final = (str, int, float, bool, type(None))
 
 
@@ -350,25 +354,11 @@ def is_json(value: Any) -> bool:
 
 def _expected(kind: str, limits: Mapping[str, Any]) -> str | None:
     """What should have been there, in the words of every other fault; None for what only pydantic has words for."""
+    words = _PYDANTIC_WORDS.get(kind.removesuffix("_type").removesuffix("_parsing"))
     try:
-        match kind:
-            case "greater_than_equal":
-                return f"at least {limits['ge']}"
-            case "greater_than":
-                return f"greater than {limits['gt']}"
-            case "less_than_equal":
-                return f"at most {limits['le']}"
-            case "less_than":
-                return f"less than {limits['lt']}"
-            case "string_pattern_mismatch":
-                return f"a string that matches {limits['pattern']!r}"
-            case "string_too_short":
-                return f"at least {limits['min_length']} characters long"
-            case "string_too_long":
-                return f"at most {limits['max_length']} characters long"
-    except KeyError:
+        return None if words is None else words.format_map(limits)
+    except KeyError:  # a validator may raise an error of that kind without its limit
         return None
-    return _PYDANTIC_OTHERS.get(kind) or _PYDANTIC_WORDS.get(kind.removesuffix("_type").removesuffix("_parsing"))
 
 
 def _pydantic_fault(error: Mapping[str, Any]) -> Fault:

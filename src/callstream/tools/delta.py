@@ -48,33 +48,28 @@ class ArgsText:
     def changes_at(self, index: int) -> list[Change]:
         """What the piece at that index changed."""
         with self._lock:
-            if self._read <= index:
-                self._read_to(index)
-            if self._read == index + 1:
-                return self._changes
-            stream = self._new_stream()
-            stream.feed("".join(self._pieces[:index]))
-            return stream.feed(self._pieces[index])
+            return self._read_at(index)[1]
 
     def value_at(self, index: int) -> Any:
         """What was known after the piece at that index."""
         with self._lock:
-            if self._read <= index:
-                self._read_to(index)
-            if self._read == index + 1 and self._stream is not None:
-                return self._stream.value
-            stream = self._new_stream()
-            stream.feed("".join(self._pieces[: index + 1]))
-            return stream.value
+            return self._read_at(index)[0].value
 
-    def _read_to(self, index: int) -> None:
+    def _read_at(self, index: int) -> tuple[JsonStream | _FreeText, list[Change]]:
+        """What has read to the end of the piece at that index and no further, and what that piece changed."""
+        if self._read > index + 1:
+            again = self._new_stream()
+            again.feed("".join(self._pieces[:index]))
+            return again, again.feed(self._pieces[index])
         if self._stream is None:
             self._stream = self._new_stream()
         if self._read < index:
             self._stream.feed("".join(self._pieces[self._read : index]))
             self._read = index
-        self._changes = self._stream.feed(self._pieces[index])
-        self._read = index + 1
+        if self._read == index:
+            self._changes = self._stream.feed(self._pieces[index])
+            self._read = index + 1
+        return self._stream, self._changes
 
     def _new_stream(self) -> JsonStream | _FreeText:
         return JsonStream(unique_names=True) if self._encoding == "json" else _FreeText()

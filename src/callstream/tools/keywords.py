@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
+from callstream.jsontext.patch import equality_key
 from callstream.tools.schema import FORMATS, limit
 
-KEYWORDS: Final = (
-    "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems",
-    "contains", "minContains", "maxContains", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-    "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
-    "dependentRequired", "$ref", "$defs", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
-)  # fmt: skip
 _TYPES: Final = {
     "string": "a string",
     "integer": "an integer",
@@ -42,6 +37,13 @@ TYPE_WORDS: Final = _TYPES | {
     "bool": _TYPES["boolean"],
 }
 """The words for a type, by its name in JSON Schema or in Python."""
+_BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool], str], ...]] = (
+    ("minimum", operator.lt, "at least"),
+    ("exclusiveMinimum", operator.le, "greater than"),
+    ("maximum", operator.gt, "at most"),
+    ("exclusiveMaximum", operator.ge, "less than"),
+)
+"""What a number may not be, and what it should be then."""
 _MAX_SHOWN: Final = 200
 
 
@@ -98,10 +100,6 @@ def choices_of(schema: dict[str, Any]) -> list[Any] | None:
     return [schema["const"]] if choices is None else [each for each in choices if equality_key(each) == const]
 
 
-def first_texts(choices: list[Any]) -> list[str]:
-    return [choice for choice in choices if isinstance(choice, str)]
-
-
 def alternatives_of(choices: list[Any]) -> str:
     """The choices in a sentence."""
     written = ", ".join(json.dumps(choice, ensure_ascii=False, default=str) for choice in choices)
@@ -111,16 +109,10 @@ def alternatives_of(choices: list[Any]) -> str:
 
 def scalar_faults(schema: dict[str, Any], value: float) -> Iterator[str]:
     """What a number should be and is not."""
-    least, most = limit(schema, "minimum"), limit(schema, "maximum")
-    above, below = limit(schema, "exclusiveMinimum"), limit(schema, "exclusiveMaximum")
-    if least is not None and value < least:
-        yield f"at least {least}"
-    if above is not None and value <= above:
-        yield f"greater than {above}"
-    if most is not None and value > most:
-        yield f"at most {most}"
-    if below is not None and value >= below:
-        yield f"less than {below}"
+    for word, is_beyond, expected in _BOUNDS:
+        bound = limit(schema, word)
+        if bound is not None and is_beyond(value, bound):
+            yield f"{expected} {bound}"
     step = limit(schema, "multipleOf")
     if step is not None and not _is_multiple(value, step):
         yield f"a multiple of {step}"
@@ -170,32 +162,3 @@ def _compile(pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error:
         return None
-
-
-def equality_key(value: Any) -> Any:
-    """Equal for equal values of JSON: 1 and 1.0 are, 1 and true are not."""
-    match value:
-        case bool():
-            return ("boolean", value)
-        case list():
-            return ("array", *map(equality_key, value))
-        case dict():
-            return ("object", frozenset((name, equality_key(member)) for name, member in value.items()))
-        case _:
-            return value
-
-
-def resolve(root: Any, reference: Any) -> Any:
-    """What a reference into the schema itself means; for any other a schema that everything fits."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return True
-    found = root
-    for name in unquote(reference[1:]).split("/")[1:]:
-        name = name.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
-        else:
-            return True
-    return found

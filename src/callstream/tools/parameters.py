@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
@@ -39,7 +40,8 @@ from callstream.errors import ArgumentsAborted, UsageError
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+Filled: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Filled]
 """Completes the arguments of a call."""
 
 
@@ -47,6 +49,11 @@ def positional_names(function: Callable[..., Any]) -> list[str]:
     """The parameters that a caller may fill in by their place."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _place(positional: list[str], name: str) -> int:
+    """The place by which a caller may fill the parameter in; beyond all places, if that can only be done by name."""
+    return positional.index(name) if name in positional else sys.maxsize
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
@@ -85,12 +92,8 @@ class _Reported:
         return asyncio.sleep(0).__await__()
 
 
-def _ignore(data: Any) -> None:
-    """There is no interface."""
-
-
 _REPORTED: Final = _Reported()
-no_progress: Final = Progress(_ignore)
+no_progress: Final = Progress(lambda data: None)
 current_progress: ContextVar[Progress | None] = ContextVar("callstream_progress", default=None)
 """What tools called in this context report to, if their caller hands them no Progress itself."""
 
@@ -133,32 +136,22 @@ def _is_callable(annotation: Any) -> bool:
     return any(each is Callable or get_origin(each) is Callable for each in (annotation, *get_args(annotation)))
 
 
-class ProgressFilling:
-    """Puts a Progress where the function expects one and its caller, who may not know of it, gave none."""
+def progress_filling(positional: list[str], hidden: inspect.Parameter) -> Fill:
+    """Puts a Progress where a function expects one and its caller, who may not know of it, gave none."""
+    place = _place(positional, hidden.name)
+    is_last = place == len(positional) - 1
+    default: Any = no_progress if hidden.default is hidden.empty else hidden.default
 
-    def __init__(self, function: Callable[..., Any], hidden: inspect.Parameter | None) -> None:
-        self._hidden = hidden
-        self._index = 0
-        self._is_last = True
-        if hidden is not None:
-            positional = positional_names(function)
-            if hidden.name in positional:
-                self._index = positional.index(hidden.name)
-                self._is_last = self._index == len(positional) - 1
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        hidden = self._hidden
-        if hidden is None or hidden.name in kwargs:
+    def fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Filled:
+        reaches = len(args) > place
+        if hidden.name in kwargs or (reaches and (is_last or isinstance(args[place], Progress))):
             return args, kwargs
-        reaches = hidden.kind is hidden.POSITIONAL_OR_KEYWORD and len(args) > self._index
-        if reaches and (self._is_last or isinstance(args[self._index], Progress)):
-            return args, kwargs
-        progress: Any = current_progress.get()
-        if progress is None:
-            progress = no_progress if hidden.default is hidden.empty else hidden.default
+        progress = current_progress.get() or default
         if reaches:
-            return (*args[: self._index], progress, *args[self._index :]), kwargs
+            return (*args[:place], progress, *args[place:]), kwargs
         return args, {**kwargs, hidden.name: progress}
+
+    return fill
 
 
 # -- values that stream -----------------------------------------------------------------------------------------------
@@ -197,21 +190,18 @@ class Streamed(Generic[T]):
     @property
     def text(self) -> str:
         """All text that has arrived, read or not."""
-        return "".join(self._all())
+        return "".join(self.items)
 
     @property
     def items(self) -> list[Any]:
         """All pieces or items that have arrived, read or not."""
-        return self._all()
+        with self._lock:
+            return [*self._seen, *self._waiting]
 
     @property
     def is_complete(self) -> bool:
         """Whether the arguments have ended, so that no more will come."""
         return self._has_ended
-
-    def _all(self) -> list[Any]:
-        with self._lock:
-            return [*self._seen, *self._waiting]
 
     # -- reading --
 
@@ -299,7 +289,7 @@ class Streamed(Generic[T]):
 
     def __repr__(self) -> str:
         how = f"aborted: {self._reason}" if self._reason else "complete" if self._has_ended else "arriving"
-        return f"<Streamed {how}, {len(self._all())} pieces>"
+        return f"<Streamed {how}, {len(self.items)} pieces>"
 
 
 def _is_on_event_loop() -> bool:
@@ -323,35 +313,25 @@ class StreamedParameter(msgspec.Struct, frozen=True):
     def is_text(self) -> bool:
         return self.item is msgspec.UNSET
 
-    def wrap(self, value: Any) -> Any:
-        """A ``Streamed`` in place of a value that came whole; anything else as it is."""
-        if self.is_text:
-            return Streamed.of(*[value] if value else []) if isinstance(value, str) else value
-        return Streamed.of(value) if isinstance(value, list) else value
 
+def streamed_filling(positional: list[str], streamed: StreamedParameter, *, is_async: bool) -> Fill:
+    """Puts a ``Streamed`` where a function expects one and its caller gave the value whole."""
+    place = _place(positional, streamed.name)
 
-class StreamedFilling:
-    """Puts a ``Streamed`` where the function expects one and its caller gave the value whole."""
+    def wrap(value: Any) -> Any:
+        if isinstance(value, str if streamed.is_text else list):
+            value = Streamed.of(value) if value else Streamed.of()
+        if is_async and isinstance(value, Streamed):
+            value.expect_task()
+        return value
 
-    def __init__(self, function: Callable[..., Any], streamed: StreamedParameter, *, is_async: bool) -> None:
-        self._streamed = streamed
-        self._is_async = is_async
-        positional = positional_names(function)
-        self._index = positional.index(streamed.name) if streamed.name in positional else len(positional)
-        self._is_positional = streamed.name in positional
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        streamed, index = self._streamed, self._index
-        if self._is_positional and len(args) > index:
-            return (*args[:index], self._wrap(args[index]), *args[index + 1 :]), kwargs
+    def fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Filled:
+        if len(args) > place:
+            return (*args[:place], wrap(args[place]), *args[place + 1 :]), kwargs
         value = kwargs.get(streamed.name, streamed.default)
-        return args, kwargs if value is inspect.Parameter.empty else {**kwargs, streamed.name: self._wrap(value)}
+        return args, kwargs if value is inspect.Parameter.empty else {**kwargs, streamed.name: wrap(value)}
 
-    def _wrap(self, value: Any) -> Any:
-        wrapped = self._streamed.wrap(value)
-        if self._is_async and isinstance(wrapped, Streamed):
-            wrapped.expect_task()
-        return wrapped
+    return fill
 
 
 def streamed_parameter(function: Callable[..., Any], signature: inspect.Signature) -> StreamedParameter | None:

@@ -392,7 +392,7 @@ def msgspec_schema(annotation: Any, hook: Callable[[type], dict[str, Any]]) -> t
     """The schema, and the definitions that it refers to. ``hook`` describes classes that msgspec does not know."""
     (schema,), definitions = msgspec.json.schema_components([annotation], schema_hook=hook, ref_template=REF + "{name}")
     _add_formats(types.type_info(annotation), schema, definitions, set())
-    orders = {frozenset(map(repr, order)): order for order in reversed(list(_declared_orders(annotation, set())))}
+    orders = {frozenset(map(repr, order)): order for order in reversed(list(_declared_orders(annotation)))}
     for part in (schema, *definitions.values()):
         _order_choices(part, orders)
     return schema, definitions
@@ -451,26 +451,18 @@ def _alternatives(schema: dict[str, Any]) -> Iterator[Any]:
         yield from part["anyOf"] if "discriminator" in part else [part]
 
 
-def _declared_orders(annotation: Any, done: set[Any]) -> Iterator[list[Any]]:
+def _declared_orders(annotation: Any) -> Iterator[list[Any]]:
     """The values of each ``Literal`` and ``Enum`` in an annotation and in the fields of its classes."""
-    if get_origin(annotation) is Literal:
-        yield list(get_args(annotation))
-        return
-    for argument in get_args(annotation):
-        yield from _declared_orders(argument, done)
-    if not isinstance(annotation, type) or annotation in done:
-        return
-    done.add(annotation)
-    if issubclass(annotation, enum.Enum):
-        yield [member.value for member in annotation]
-    elif _has_fields(annotation):
-        for hint in get_type_hints(annotation, include_extras=True).values():
-            yield from _declared_orders(hint, done)
+    for part in parts_of(annotation, has_fields=_is_described_by_fields):
+        if get_origin(part) is Literal:
+            yield list(get_args(part))
+        elif isinstance(part, type) and issubclass(part, enum.Enum):
+            yield [member.value for member in part]
 
 
-def _has_fields(class_: type) -> bool:
+def _is_described_by_fields(class_: type) -> bool:
     is_tuple = issubclass(class_, tuple) and hasattr(class_, "_fields")
-    return dataclasses.is_dataclass(class_) or is_typeddict(class_) or issubclass(class_, msgspec.Struct) or is_tuple
+    return _may_be_pydantics(class_) or issubclass(class_, msgspec.Struct) or is_tuple
 
 
 def _order_choices(schema: Any, orders: dict[frozenset[str], list[Any]]) -> None:
@@ -495,22 +487,27 @@ def uses_pydantic(annotation: Any) -> bool:
     return any(is_of_pydantic(each) for each in parts_of(annotation))
 
 
-def parts_of(annotation: Any, within: frozenset[Any] = frozenset()) -> Iterator[Any]:
-    """The annotation, all that it is made of, and the annotations of its fields."""
+def _may_be_pydantics(class_: type) -> bool:
+    return dataclasses.is_dataclass(class_) or is_typeddict(class_)
+
+
+def parts_of(
+    annotation: Any, *, has_fields: Callable[[type], bool] = _may_be_pydantics, done: set[type] | None = None
+) -> Iterator[Any]:
+    """The annotation, all that it is made of, and the annotations of its fields. A class is looked into once."""
+    done = set() if done is None else done
     yield annotation
     if get_origin(annotation) is Annotated:
         yield from annotation.__metadata__
-    for argument in get_args(annotation):
-        if isinstance(argument, type) or get_origin(argument) is not None:
-            yield from parts_of(argument, within)
-    has_fields = dataclasses.is_dataclass(annotation) or is_typeddict(annotation)
-    if isinstance(annotation, type) and has_fields and annotation not in within:
+    inner = [each for each in get_args(annotation) if isinstance(each, type) or get_origin(each) is not None]
+    if isinstance(annotation, type) and annotation not in done and has_fields(annotation):
+        done.add(annotation)
         try:
-            hints = get_type_hints(annotation, include_extras=True)
+            inner += get_type_hints(annotation, include_extras=True).values()
         except (NameError, TypeError):
-            return
-        for hint in hints.values():
-            yield from parts_of(hint, within | {annotation})
+            pass  # it may be that only a type checker knows them
+    for part in inner:
+        yield from parts_of(part, has_fields=has_fields, done=done)
 
 
 def is_of_pydantic(part: Any) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import (
     TYPE_CHECKING,
@@ -40,12 +41,13 @@ from callstream.tools.convert import Arguments, explain_annotations
 from callstream.tools.delta import AbortSignal
 from callstream.tools.parameters import (
     Fill,
-    ProgressFilling,
-    StreamedFilling,
+    Filled,
     StreamedParameter,
     declare_last,
     positional_names,
+    progress_filling,
     progress_parameter,
+    streamed_filling,
     streamed_parameter,
 )
 from callstream.tools.schema import Provider, declaration, parameters_schema
@@ -70,91 +72,71 @@ if TYPE_CHECKING:
 
 
 _HEADING = re.compile(
-    r"^(?P<title>Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters|Returns?|Yields?"
-    r"|Raises|Examples?|Notes?|Warnings?|See Also|References|Todo|Attributes):\s*$"
-)
-_PARAMETER_SECTIONS = frozenset(
-    {
-        "Args",
-        "Arguments",
-        "Parameters",
-        "Params",
-        "Keyword Args",
-        "Keyword Arguments",
-        "Other Parameters",
-    }
+    r"^(?:(?P<parameters>Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters)"
+    r"|Returns?|Yields?|Raises|Examples?|Notes?|Warnings?|See Also|References|Todo|Attributes):\s*$"
 )
 _ENTRY = re.compile(r"^\s*\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.*)$")
 
 
+class _Entry(NamedTuple):
+    """What is said of one parameter: in the section with that ``heading``, from the line ``first`` to before ``end``."""
+
+    name: str
+    text: str
+    heading: int
+    first: int
+    end: int
+
+
 def description_of(doc: str | None) -> str:
     """The text before the first section."""
-    lines: list[str] = []
-    for line in _lines(doc):
-        if _HEADING.match(line):
-            break
-        lines.append(line)
-    return "\n".join(lines).strip()
+    return "\n".join(takewhile(lambda line: not _HEADING.match(line), _lines(doc))).strip()
 
 
 def parameters_of(doc: str | None) -> dict[str, str]:
     """The text of each parameter's entry, its lines joined with spaces."""
-    lines = _lines(doc)
-    return {
-        name: " ".join([_text_of(lines[first]), *(line.strip() for line in lines[first + 1 : end])]).strip()
-        for name, first, end in _entries(lines)
-    }
+    return {entry.name: entry.text.strip() for entry in _entries(_lines(doc))}
 
 
 def without_parameter(doc: str | None, name: str) -> str | None:
     """The docstring without one parameter's entry, and without the section if nothing is left in it."""
     lines = _lines(doc)
-    entry = next((entry for entry in _entries(lines) if entry[0] == name), None)
+    entries = _entries(lines)
+    entry = next((each for each in entries if each.name == name), None)
     if entry is None:
         return doc
-    _, first, end = entry
-    kept = lines[:first] + lines[end:]
-    heading = max(index for index in range(first) if _HEADING.match(lines[index]))
-    if not any(found > heading and _section_of(kept, found) == heading for _, found, _ in _entries(kept)):
-        del kept[heading]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+    del lines[entry.first : entry.end]
+    if not any(each.heading == entry.heading for each in entries if each is not entry):
+        del lines[entry.heading]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def _lines(doc: str | None) -> list[str]:
     return inspect.cleandoc(doc).splitlines() if doc else []
 
 
-def _text_of(line: str) -> str:
-    entry = _ENTRY.match(line)
-    return entry["text"].strip() if entry else ""
-
-
-def _section_of(lines: list[str], index: int) -> int:
-    return max((at for at in range(index) if _HEADING.match(lines[at])), default=-1)
-
-
-def _entries(lines: list[str]) -> list[tuple[str, int, int]]:
-    """The entries of all parameter sections: a name, the index of its first line and the one after its last."""
-    found: list[tuple[str, int, int]] = []
-    inside = False
+def _entries(lines: list[str]) -> list[_Entry]:
+    """The entries of all parameter sections."""
+    found: list[_Entry] = []
+    section: int | None = None
     margin: int | None = None
     for index, line in enumerate(lines):
         heading = _HEADING.match(line)
         if heading:
-            inside, margin = heading["title"] in _PARAMETER_SECTIONS, None
+            section, margin = index if heading["parameters"] else None, None
             continue
-        if not inside or not line.strip():
+        if section is None or not line.strip():
             continue
         indent = len(line) - len(line.lstrip())
         if indent == 0:
-            inside = False
+            section = None
             continue
         margin = indent if margin is None else margin
         entry = _ENTRY.match(line) if indent <= margin else None
         if entry:
-            found.append((entry["name"], index, index + 1))
-        elif found and found[-1][2] == index:
-            found[-1] = (found[-1][0], found[-1][1], index + 1)
+            found.append(_Entry(entry["name"], entry["text"].strip(), section, index, index + 1))
+        elif found and found[-1].end == index:
+            found[-1] = found[-1]._replace(text=f"{found[-1].text} {line.strip()}", end=index + 1)
     return found
 
 
@@ -336,6 +318,8 @@ ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
 """What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
 
 Start: TypeAlias = Literal["end", "early"]
+"""When a tool starts: when its caller says so, after the response; or as soon as its own arguments are whole and valid."""
+OwnReplay: TypeAlias = Literal["unsafe", "safe", "ask"]
 Reconcile: TypeAlias = "Callable[[Call], Any]"
 
 
@@ -348,7 +332,6 @@ class Unsettled(Enum):
 
 NOT_DONE = Unsettled.NOT_DONE
 UNKNOWN = Unsettled.UNKNOWN
-"""When a tool starts: when its caller says so, after the response; or as soon as its own arguments are whole and valid."""
 
 ArgsDeltaHook: TypeAlias = "Callable[[ArgsDelta, AbortSignal], Awaitable[None] | None]"
 FieldHook: TypeAlias = "Callable[[FieldDelta, AbortSignal], Awaitable[None] | None]"
@@ -373,31 +356,28 @@ class Hook(msgspec.Struct, frozen=True):
         return cast(str, getattr(self.function, "__qualname__", None) or repr(self.function))
 
 
-class Hooks:
+class Hooks(msgspec.Struct, eq=False):
     """The hooks of one tool, each kind in the order of registration. Registering gives the function back.
 
     The tuples are replaced, never changed: a call keeps those that were there when it began.
     """
 
-    __slots__ = ("args_abort", "args_complete", "args_delta", "field")
-
-    def __init__(self) -> None:
-        self.args_delta: tuple[Hook, ...] = ()
-        self.field: tuple[Hook, ...] = ()
-        self.args_complete: tuple[Hook, ...] = ()
-        self.args_abort: tuple[Hook, ...] = ()
+    args_delta: tuple[Hook, ...] = ()
+    field: tuple[Hook, ...] = ()
+    args_complete: tuple[Hook, ...] = ()
+    args_abort: tuple[Hook, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.args_delta or self.field or self.args_complete or self.args_abort)
 
     def __or__(self, other: Hooks) -> Hooks:
         """These hooks, then the other's."""
-        both = Hooks()
-        both.args_delta = self.args_delta + other.args_delta
-        both.field = self.field + other.field
-        both.args_complete = self.args_complete + other.args_complete
-        both.args_abort = self.args_abort + other.args_abort
-        return both
+        return Hooks(
+            self.args_delta + other.args_delta,
+            self.field + other.field,
+            self.args_complete + other.args_complete,
+            self.args_abort + other.args_abort,
+        )
 
     def on_args_delta(self, hook: _D) -> _D:
         """Called with every piece of argument text: ``hook(delta: ArgsDelta, signal: AbortSignal)``."""
@@ -508,7 +488,7 @@ def tool(
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
-    replay: Literal["unsafe", "safe", "ask"] = "unsafe",
+    replay: OwnReplay = "unsafe",
     reconcile: Reconcile | None = None,
 ) -> Callable[[Function], Tool[Function]]: ...
 def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
@@ -522,7 +502,7 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     stream_arguments: bool = True,
     start: Start = "end",
     check: Checks = "end",
-    replay: Literal["unsafe", "safe", "ask"] = "unsafe",
+    replay: OwnReplay = "unsafe",
     reconcile: Reconcile | None = None,
 ) -> Any:
     """Makes a tool of a function, bare (``@tool``) or with arguments (``@tool(name=…)``).
@@ -539,15 +519,12 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     ``reconcile(call)`` is asked then what has become of it: what it returns is the result, ``NOT_DONE`` has the tool run,
     ``UNKNOWN`` leaves it at that.
     """
-    if replay not in ("unsafe", "safe", "ask"):
-        raise UsageError(f"expected replay to be 'unsafe', 'safe' or 'ask', got {replay!r}")
+    _check_choice("start", start, Start)
+    _check_choice("check", check, Checks)
+    _check_choice("replay", replay, OwnReplay)
+    check_hook_settings(hook_timeout, on_hook_error)
     if reconcile is not None and not callable(reconcile):
         raise UsageError(f"expected reconcile to be a function of the call, got {reconcile!r}")
-    if start not in get_args(Start):
-        raise UsageError(f"expected start to be one of {get_args(Start)}, got {start!r}")
-    check_hook_settings(hook_timeout, on_hook_error)
-    if check not in get_args(Checks):
-        raise UsageError(f"expected check to be one of {get_args(Checks)}, got {check!r}")
 
     def make(function: Callable[..., Any]) -> Any:
         made = _made(function, name, description)
@@ -567,8 +544,13 @@ def check_hook_settings(hook_timeout: Any, on_hook_error: ErrorPolicy | None) ->
     """Refuses settings of hooks that neither a tool nor the runtime accepts."""
     if hook_timeout is not None and not (isinstance(hook_timeout, int | float) and hook_timeout > 0):
         raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
-    if on_hook_error not in (None, *get_args(ErrorPolicy)):
-        raise UsageError(f"expected on_hook_error to be one of {get_args(ErrorPolicy)}, got {on_hook_error!r}")
+    if on_hook_error is not None:
+        _check_choice("on_hook_error", on_hook_error, ErrorPolicy)
+
+
+def _check_choice(setting: str, given: object, choices: Any) -> None:
+    if given not in get_args(choices):
+        raise UsageError(f"expected {setting} to be one of {get_args(choices)}, got {given!r}")
 
 
 def _made(function: Callable[..., Any], name: str | None, description: str | None) -> Any:
@@ -587,13 +569,14 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     tool_name = name or str(getattr(origin, "__name__", type(origin).__name__))
     if any(map(str.isspace, tool_name)):
         raise UsageError(f"expected a name that providers accept, without white space, got {tool_name!r}")
-    arguments = Arguments(tool_name, without_receiver(signature))
+    declared = without_receiver(signature)
+    arguments = Arguments(tool_name, declared)
 
     def claim(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
         claims = call_claims.get()
         return None if claims is None else claims.find(made, args, kwargs)
 
-    made: Any = same_kind(function, _Filling(function, hidden, arguments, streamed), claim)
+    made: Any = same_kind(function, _filling(function, hidden, arguments, streamed), claim)
     functools.update_wrapper(made, function)
     made.__name__ = tool_name
     made.arguments = arguments
@@ -617,32 +600,34 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     described = parameters_of(doc)
 
     def schema(provider: Provider, /) -> dict[str, Any]:
-        parameters = parameters_schema(made.__name__, without_receiver(signature), described)
-        return declaration(provider, made.__name__, made.description, parameters)
+        return declaration(
+            provider, made.__name__, made.description, parameters_schema(made.__name__, declared, described)
+        )
 
     made.schema = schema
     return made
 
 
-class _Filling:
+def _filling(
+    function: Callable[..., Any],
+    hidden: inspect.Parameter | None,
+    arguments: Arguments,
+    streamed: StreamedParameter | None,
+) -> Fill:
     """Completes a call: the Progress, where its caller gave none, values of the annotated types, and a Streamed."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        hidden: inspect.Parameter | None,
-        arguments: Arguments,
-        streamed: StreamedParameter | None,
-    ) -> None:
-        self._fill_progress = ProgressFilling(function, hidden)
-        self._arguments = arguments
+    positional = positional_names(function)
+    fills: list[Fill] = [] if hidden is None else [progress_filling(positional, hidden)]
+    fills.append(functools.partial(arguments.fill, positional))
+    if streamed is not None:
         is_async = any(is_of_kind(kind, function) for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction))
-        self._stream = None if streamed is None else StreamedFilling(function, streamed, is_async=is_async)
-        self._names = positional_names(function)
+        fills.append(streamed_filling(positional, streamed, is_async=is_async))
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = self._arguments.fill(self._names, *self._fill_progress(args, kwargs))
-        return (args, kwargs) if self._stream is None else self._stream(args, kwargs)
+    def fill(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Filled:
+        for each in fills:
+            args, kwargs = each(args, kwargs)
+        return args, kwargs
+
+    return fill
 
 
 def check_field(made: Tool[Any], path: str) -> None:

@@ -8,7 +8,7 @@ same and only the stop reason tells. Compatible servers leave out the stop of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -17,8 +17,8 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
-from callstream.wire.decoder import Decoder, Strict, error_in
-from callstream.wire.framing import Frame, SseFraming
+from callstream.wire.decoder import BlockDecoder, Strict, error_in
+from callstream.wire.framing import SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
@@ -36,22 +36,14 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
-from callstream.wire.slots import Passage
-from callstream.wire.transcript import WireCall, json_text
+from callstream.wire.slots import Passage, TextForm
 
-NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
 THINKING = ("thinking", "redacted_thinking")
 EAGER = "eager_input_streaming"
 """Without it the API holds each value of the arguments back until it is whole and valid."""
 BETA = "fine-grained-tool-streaming-2025-05-14"
 """What came before the field: a beta for all tools of a request that do not have it. Bedrock knows nothing else."""
 _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
-_PARTS: dict[str, Part] = {
-    "content_block_start": "start",
-    "content_block_delta": "delta",
-    "content_block_stop": "stop",
-    "message_start": "message",
-}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -95,21 +87,13 @@ class StreamEvent(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class AnthropicDecoder(Decoder[StreamEvent]):
+class AnthropicDecoder(BlockDecoder[StreamEvent]):
     wire = "anthropic"
     _payloads = msgspec.json.Decoder(StreamEvent)
     _messages = msgspec.json.Decoder(_Message)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._forget_response()
-
-    def _forget_response(self) -> None:
-        self._in_message = False
-        self._blocks: dict[int | None, WireCall | _Block] = {}  # the open ones: a client call, or any other block
-        self._inputs: dict[WireCall, Any] = {}  # what the start of a call's block brought, until the call ends
-        self._stop_reason: str | None = None
-        self._usage: dict[str, Any] | None = None
+    _start = "content_block_start"
+    _reason_name = "stop_reason"
+    _normal_reasons = frozenset({"tool_use", "end_turn", "stop_sequence", "pause_turn"})
 
     def _chunk(self, chunk: StreamEvent) -> None:
         match chunk.type:
@@ -120,17 +104,17 @@ class AnthropicDecoder(Decoder[StreamEvent]):
                 if chunk.content_block is not None:
                     self._block_start(chunk.index, chunk.content_block)
             case "content_block_stop":
-                self._block_stop(chunk.index)
+                self._stop_block(chunk.index)
             case "message_start":
                 self._message_start(chunk.message)
             case "message_delta":
-                self._in_message = True
+                self._in_response = True
                 if chunk.delta is not None and chunk.delta.stop_reason is not None:
-                    self._stop_reason = chunk.delta.stop_reason
+                    self._finish_reason = chunk.delta.stop_reason
                 self._add_usage(chunk.usage)
             case "message_stop":
-                if self._in_message:
-                    self._end_message()
+                if self._in_response:
+                    self._finish()
             case _ if chunk.error or chunk.type == "error":
                 raise error_in({"error": chunk.error, "message": chunk.message}) or WireError(
                     "the provider reported an error"
@@ -141,25 +125,22 @@ class AnthropicDecoder(Decoder[StreamEvent]):
                 pass  # ping, and events that are newer than this code
 
     def _message_start(self, message: Any) -> None:
-        if self._in_message:
-            self._end_message()  # another message in the same body
-        self._in_message = True
+        if self._in_response:
+            self._finish()  # another message in the same body
+        self._in_response = True
         if isinstance(message, dict):
             message_id = message.get("id")
             self._transcript.response_message_id = message_id if isinstance(message_id, str) else None
             self._add_usage(message.get("usage"))
 
     def _block_start(self, index: int | None, block: _Block) -> None:
-        self._in_message = True
+        self._in_response = True
         self._transcript.believe_ends()
         if block.type == "tool_use":
-            call = self._transcript.open_call(block.name, block.id)
-            self._blocks[index] = call
-            self._transcript.piece_of(call)
             # Programmatic calls bring their whole input here and no delta; the usual {} announces deltas.
-            self._inputs[call] = block.input
+            self._open_block(index, block.name, block.id, block.input)
             return
-        self._blocks[index] = block
+        self._blocks[index] = None
         if block.type == "text" and block.text and isinstance(block.text, str):
             self._transcript.append_text(block.text)
         elif block.type == "thinking" and block.thinking and isinstance(block.thinking, str):
@@ -167,58 +148,29 @@ class AnthropicDecoder(Decoder[StreamEvent]):
 
     def _block_delta(self, index: int | None, delta: _Delta) -> None:
         if delta.type == "input_json_delta":
-            block = self._blocks.get(index)
-            if isinstance(block, WireCall):
+            call = self._blocks.get(index)
+            if call is not None:
                 transcript = self._transcript
-                transcript.pieces.append(block.call_id)  # piece_of, without a call for every delta
-                transcript.append_args(block, delta.partial_json or "")
-            elif block is None:
-                raise WireError(
-                    f"expected content_block_start before the arguments of block {index}, got a piece of them"
-                )
+                transcript.pieces.append(call.call_id)  # piece_of, without a call for every delta
+                transcript.append_args(call, delta.partial_json or "")
+            elif index not in self._blocks:
+                raise self._unbegun(index)
             return
-        self._in_message = True
+        self._in_response = True
         if delta.text and delta.type == "text_delta":
             self._transcript.append_text(delta.text)
         elif delta.thinking and delta.type == "thinking_delta":
             self._transcript.append_reasoning(delta.thinking)
 
-    def _block_stop(self, index: int | None) -> None:
-        block = self._blocks.pop(index, None)
-        if isinstance(block, WireCall):
-            self._transcript.piece_of(block)
-            self._append_input(block)
-            self._transcript.end_call(block)
-
-    def _append_input(self, call: WireCall) -> None:
-        arguments = self._inputs.pop(call, None)
-        if arguments and call.text.is_blank:
-            self._transcript.append_args(call, json_text(arguments))
-
     def _add_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self._usage = (self._usage or {}) | usage
 
-    def _end_message(self) -> None:
-        """The message is over; its stop reason says how. Where none came, calls whose blocks were stopped are whole."""
-        if self._stop_reason is None:
-            self._transcript.believe_ends()
-        normal = self._stop_reason in NORMAL_STOPS
-        for call in list(self._inputs) if normal else ():
-            self._append_input(call)
-        self._transcript.finish_calls(normal=normal, detail=f"stop_reason {self._stop_reason}")
-        self._end_response()
-
     def _end_of_body(self) -> None:
-        if self._stop_reason is not None:
-            self._end_message()
-        elif self._in_message:
-            self._transcript.finish_unsaid("the stream ended in the middle of the message")
-            self._end_response()
-
-    def _end_response(self) -> None:
-        self._transcript.end_response(self._stop_reason, self._usage)
-        self._forget_response()
+        if self._finish_reason is not None:
+            self._finish()
+        else:
+            super()._end_of_body()
 
     def _read_whole(self, body: bytes) -> None:
         message: _Message = self._decoded(body, self._messages)
@@ -227,12 +179,12 @@ class AnthropicDecoder(Decoder[StreamEvent]):
         if message.content is None:
             raise WireError(f"expected a message with content, got {body[:200]!r}")
         self._transcript.response_message_id = message.id
-        self._stop_reason = message.stop_reason
+        self._finish_reason = message.stop_reason
         self._add_usage(message.usage)
         for index, block in enumerate(message.content):
             self._block_start(index, block)
-            self._block_stop(index)
-        self._end_message()
+            self._stop_block(index)
+        self._finish()
 
 
 # -- collapsing --------------------------------------------------------------------------------------------------------
@@ -250,25 +202,18 @@ class _TextEvent(Strict):
     index: int | None = None
 
 
-class _AnthropicText:
-    """``content_block_delta`` with text or thinking."""
-
-    _FIELDS: ClassVar = {"text_delta": "text", "thinking_delta": "thinking"}
-
-    def passage_of(self, payload: bytes) -> Passage | None:
-        try:
-            event = _TEXT_EVENTS.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        known = event.type == "content_block_delta" and event.delta.type in self._FIELDS
-        return (event.index, event.delta.type) if known else None
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        delta = payload["delta"]
-        return {**payload, "delta": {**delta, self._FIELDS[delta["type"]]: text}}
+_TEXTS = {"text_delta": "text", "thinking_delta": "thinking"}
+"""The field that has the text, by the type of a delta."""
 
 
-_TEXT_EVENTS = msgspec.json.Decoder(_TextEvent)
+def _passage_of(event: _TextEvent) -> Passage | None:
+    is_text = event.type == "content_block_delta" and event.delta.type in _TEXTS
+    return (event.index, event.delta.type) if is_text else None
+
+
+def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
+    delta = event["delta"]
+    return {**event, "delta": {**delta, _TEXTS[delta["type"]]: text}}
 
 
 class _AnthropicCollapser(BlockCollapser):
@@ -276,16 +221,18 @@ class _AnthropicCollapser(BlockCollapser):
     is sent back, and so is a call whose thinking is missing.
     """
 
-    text_form = _AnthropicText()
-
+    text_form = TextForm(msgspec.json.Decoder(_TextEvent), _passage_of, _with_text)
     _delta_event = b"content_block_delta"
+    _parts: ClassVar[Mapping[str, Part]] = {
+        "content_block_start": "start",
+        "content_block_delta": "delta",
+        "content_block_stop": "stop",
+        "message_start": "message",
+    }
 
     @property
     def keep_alive(self) -> bytes:
         return _PING if isinstance(self._framing, SseFraming) else super().keep_alive  # Bedrock has frames of its own
-
-    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
-        return _PARTS.get(chunk.type), chunk.index
 
     def _names_of(self, part: Part, index: int | None, chunk: StreamEvent) -> Sequence[object] | None:
         block = chunk.content_block

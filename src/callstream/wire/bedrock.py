@@ -30,7 +30,7 @@ from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived
 from callstream.wire.anthropic import Anthropic, AnthropicDecoder, add_beta
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
-from callstream.wire.decoder import Decoder
+from callstream.wire.decoder import BlockDecoder
 from callstream.wire.eventstream import CONTENT_TYPE, ChunkFraming, EventStreamFraming
 from callstream.wire.framing import Frame
 from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
@@ -48,11 +48,10 @@ from callstream.wire.requests import (
     user_message,
     without_blocks,
 )
-from callstream.wire.transcript import WireCall, text_of
+from callstream.wire.transcript import text_of
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
-NORMAL_STOPS = frozenset({"tool_use", "end_turn", "stop_sequence"})
 OBJECTIONS: dict[str | None, DiscardReason] = {
     "malformed_tool_use": "malformed",
     "malformed_model_output": "malformed",
@@ -110,22 +109,18 @@ class _ConverseAnswer(msgspec.Struct):
     usage: Any = None
 
 
-class _ConverseDecoder(Decoder[StreamEvent]):
+class _ConverseDecoder(BlockDecoder[StreamEvent]):
     wire = "bedrock_converse"
     _framing = EventStreamFraming
     _payloads = msgspec.json.Decoder(StreamEvent)
     _answers = msgspec.json.Decoder(_ConverseAnswer)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._event = b""  # the type of the event being read
-        self._forget_response()
+    _start = "contentBlockStart"
+    _normal_reasons = frozenset({"tool_use", "end_turn", "stop_sequence"})
+    _event = b""  # the type of the event being read
 
     def _forget_response(self) -> None:
-        self._in_message = False
-        self._blocks: dict[int | None, WireCall | None] = {}  # those with a start: a client call, or another block
-        self._stop_reason: str | None = None
-        self._usage: dict[str, Any] | None = None
+        super()._forget_response()
+        self._has_stopped = False
 
     def _read(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
@@ -140,38 +135,34 @@ class _ConverseDecoder(Decoder[StreamEvent]):
             case b"contentBlockStart":
                 self._block_start(chunk.contentBlockIndex, chunk.start or _Block())
             case b"contentBlockStop":
-                self._block_stop(chunk.contentBlockIndex)
+                self._stop_block(chunk.contentBlockIndex)
             case b"messageStart":
-                if self._in_message:
+                if self._in_response:
                     self._end_of_body()  # another message in the same body
-                self._in_message = True
+                self._in_response = True
             case b"messageStop":
-                self._in_message = True
+                self._in_response = True
                 self._stop(chunk.stopReason)
             case b"metadata":
-                self._in_message = True
+                self._in_response = True
                 self._usage = chunk.usage if isinstance(chunk.usage, dict) else {}
-                if self._stop_reason is not None:
+                if self._has_stopped:
                     self._end_response()
             case _:
                 pass  # events that are newer than this code
 
     def _block_start(self, index: int | None, block: _Block) -> None:
-        self._in_message = True
+        self._in_response = True
         self._transcript.believe_ends()
         self._blocks[index] = None
         if block.toolUse is not None and block.toolUse.type in (None, "tool_use"):
-            call = self._transcript.open_call(block.toolUse.name, block.toolUse.toolUseId)
-            self._blocks[index] = call
-            self._transcript.piece_of(call)
+            self._open_block(index, block.toolUse.name, block.toolUse.toolUseId)
 
     def _block_delta(self, index: int | None, delta: _Block) -> None:
-        self._in_message = True
+        self._in_response = True
         if delta.toolUse is not None:
             if index not in self._blocks:
-                raise WireError(
-                    f"expected contentBlockStart before the arguments of block {index}, got a piece of them"
-                )
+                raise self._unbegun(index)
             call = self._blocks[index]
             if call is not None:
                 self._transcript.piece_of(call)
@@ -181,29 +172,13 @@ class _ConverseDecoder(Decoder[StreamEvent]):
         elif delta.reasoningContent is not None and delta.reasoningContent.text:
             self._transcript.append_reasoning(delta.reasoningContent.text)
 
-    def _block_stop(self, index: int | None) -> None:
-        call = self._blocks.pop(index, None)
-        if call is not None:
-            self._transcript.piece_of(call)
-            self._transcript.end_call(call)
-
     def _stop(self, reason: str | None) -> None:
         """The message is over; its stop reason says how."""
-        self._stop_reason = reason or ""
-        why = OBJECTIONS.get(reason, "truncated")
-        self._transcript.finish_calls(normal=reason in NORMAL_STOPS, reason=why, detail=f"stopReason {reason}")
+        self._finish_reason, self._has_stopped = reason or None, True
+        normal, why = reason in self._normal_reasons, OBJECTIONS.get(reason, "truncated")
+        self._transcript.finish_calls(normal=normal, reason=why, detail=f"stopReason {reason}")
         if self._usage is not None:
             self._end_response()
-
-    def _end_of_body(self) -> None:
-        if self._stop_reason is None and self._in_message:
-            self._transcript.finish_unsaid("the stream ended in the middle of the message")
-        if self._in_message:
-            self._end_response()
-
-    def _end_response(self) -> None:
-        self._transcript.end_response(self._stop_reason or None, self._usage)
-        self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
         answer: _ConverseAnswer = self._decoded(body, self._answers)
@@ -223,7 +198,7 @@ class _ConverseDecoder(Decoder[StreamEvent]):
                 )
             else:
                 self._block_delta(index, _Block(text=block.text))
-            self._block_stop(index)
+            self._stop_block(index)
         self._stop(answer.stopReason)
 
 

@@ -9,24 +9,16 @@ error as a text.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 
 from callstream.errors import WireError
 from callstream.wire.collapsing import BlockCollapser, Part
-from callstream.wire.decoder import Decoder, error_in, reported
-from callstream.wire.framing import Frame
-from callstream.wire.provider import ChatProvider, IsLeftOut
-from callstream.wire.transcript import WireCall, text_of
-
-NORMAL_FINISHES = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
-_PARTS: dict[str, Part] = {
-    "tool-call-start": "start",
-    "tool-call-delta": "delta",
-    "tool-call-end": "stop",
-    "message-start": "message",
-}
+from callstream.wire.decoder import BlockDecoder, error_in, reported
+from callstream.wire.provider import ChatProvider
+from callstream.wire.transcript import text_of
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -84,15 +76,14 @@ class _ChatAnswer(msgspec.Struct):
     error: Any = None
 
 
-class _CohereDecoder(Decoder[StreamEvent]):
+class _CohereDecoder(BlockDecoder[StreamEvent]):
     wire = "cohere"
     _payloads = msgspec.json.Decoder(StreamEvent)
     _answers = msgspec.json.Decoder(_ChatAnswer)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._in_message = False
-        self._calls: dict[int | None, WireCall] = {}  # the open ones
+    _start = "tool-call-start"
+    _block = "call"
+    _reason_name = "finish_reason"
+    _normal_reasons = frozenset({"COMPLETE", "STOP_SEQUENCE", "TOOL_CALL"})
 
     def _chunk(self, chunk: StreamEvent) -> None:
         delta = chunk.delta or _Delta()
@@ -101,26 +92,27 @@ class _CohereDecoder(Decoder[StreamEvent]):
             case "tool-call-delta":
                 self._call_delta(chunk.index, message)
             case "tool-plan-delta":
-                self._in_message = True
+                self._in_response = True
                 self._transcript.append_reasoning(message.tool_plan or "")
             case "content-start" | "content-delta":
-                self._in_message = True
+                self._in_response = True
                 self._content(message.content)
             case "tool-call-start":
-                self._in_message = True
+                self._in_response = True
                 self._start_call(chunk.index, message.tool_calls)
             case "tool-call-end":
-                self._end_call(chunk.index)
+                self._stop_block(chunk.index)
             case "message-start":
-                if self._in_message:
-                    self._finish(None, None)  # another message in the same body
-                self._in_message = True
+                if self._in_response:
+                    self._finish()  # another message in the same body
+                self._in_response = True
                 self._transcript.response_message_id = chunk.id
             case "message-end":
                 if delta.error or delta.finish_reason == "ERROR":
                     raise reported(delta.error or delta.finish_reason)
-                if self._in_message:
-                    self._finish(delta.finish_reason, delta.usage)
+                if self._in_response:
+                    self._finish_reason, self._usage = delta.finish_reason, delta.usage
+                    self._finish()
             case "":
                 raise error_in({"error": chunk.error, "message": chunk.message}) or WireError(
                     f"expected an event of the cohere wire, which has a type, got {chunk!r:.200}"
@@ -142,41 +134,16 @@ class _CohereDecoder(Decoder[StreamEvent]):
             raise WireError(f"expected the call of tool-call-start {index}, got {started!r:.80}")
         self._transcript.believe_ends()
         function = started.function or _Function()
-        call = self._calls[index] = self._transcript.open_call(function.name, started.id)
-        self._transcript.piece_of(call)
+        call = self._open_block(index, function.name, started.id)
         self._transcript.append_args(call, text_of(function.arguments))
 
     def _call_delta(self, index: int | None, message: _MessageDelta) -> None:
-        call = self._calls.get(index)
+        call = self._blocks.get(index)
         if call is None:
-            raise WireError(f"expected tool-call-start before the arguments of call {index}, got a piece of them")
+            raise self._unbegun(index)
         self._transcript.piece_of(call)
         if isinstance(message.tool_calls, _CohereToolCall) and message.tool_calls.function is not None:
             self._transcript.append_args(call, text_of(message.tool_calls.function.arguments))
-
-    def _end_call(self, index: int | None) -> None:
-        call = self._calls.pop(index, None)
-        if call is not None:
-            self._transcript.piece_of(call)
-            self._transcript.end_call(call)
-
-    def _end_of_body(self) -> None:
-        if self._in_message:
-            self._transcript.finish_unsaid("the stream ended in the middle of the message")
-            self._end_response(None, None)
-
-    def _finish(self, finish_reason: str | None, usage: Any) -> None:
-        """The message is over. Where no finish reason came, the calls that were ended are whole."""
-        if finish_reason is None:
-            self._transcript.believe_ends()
-        normal = finish_reason in NORMAL_FINISHES
-        self._transcript.finish_calls(normal=normal, detail=f"finish_reason {finish_reason}")
-        self._end_response(finish_reason, usage)
-
-    def _end_response(self, finish_reason: str | None, usage: Any) -> None:
-        self._transcript.end_response(finish_reason, usage if isinstance(usage, dict) else None)
-        self._in_message = False
-        self._calls.clear()
 
     def _read_whole(self, body: bytes) -> None:
         answer: _ChatAnswer = self._decoded(body, self._answers)
@@ -192,8 +159,9 @@ class _CohereDecoder(Decoder[StreamEvent]):
             self._content(content)
         for index, call in enumerate(message.tool_calls or ()):
             self._start_call(index, call)
-            self._end_call(index)
-        self._finish(answer.finish_reason, answer.usage)
+            self._stop_block(index)
+        self._finish_reason, self._usage = answer.finish_reason, answer.usage
+        self._finish()
 
 
 # -- collapsing --------------------------------------------------------------------------------------------------------
@@ -203,9 +171,12 @@ class _CohereCollapser(BlockCollapser):
     """Plans and thinking are not held: Cohere accepts back a message that has them and no call."""
 
     _delta_event = b"tool-call-delta"
-
-    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
-        return _PARTS.get(chunk.type), chunk.index
+    _parts: ClassVar[Mapping[str, Part]] = {
+        "tool-call-start": "start",
+        "tool-call-delta": "delta",
+        "tool-call-end": "stop",
+        "message-start": "message",
+    }
 
     def _without_arguments(self, start: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if not start["delta"]["message"]["tool_calls"]["function"].get("arguments"):
@@ -217,7 +188,7 @@ class _CohereCollapser(BlockCollapser):
         return _with_text(delta, text)
 
     def _has_number(self, event: dict[str, Any]) -> bool:
-        return super()._has_number(event) and event.get("type") in _PARTS
+        return super()._has_number(event) and event.get("type") in self._parts
 
 
 def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
@@ -236,7 +207,3 @@ class Cohere(ChatProvider):
     path = re.compile(r"/v2/chat$")
     decoder = _CohereDecoder
     collapser = _CohereCollapser
-
-    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        message = answer["message"]
-        message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -47,6 +47,7 @@ from callstream.events import (
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
 from callstream.wire.slots import (
+    Aside,
     CollapsibleCall,
     NewMessage,
     NumberedCall,
@@ -102,11 +103,11 @@ class _Thoughts:
         self._names: list[str] = []
         self._is_cut = False  # a call that followed was left out
 
-    def think(self, names: list[str]) -> None:
+    def think(self, names: Iterable[object] = ()) -> None:
         """More reasoning has left."""
         if self._is_cut:
             self.end()
-        self._names += names
+        self._names += [name for name in names if isinstance(name, str) and name]
 
     def lead(self) -> None:
         """Something that reasoning leads to has left."""
@@ -167,7 +168,7 @@ class Collapser(ABC, Generic[C]):
     """
 
     _call_type: ClassVar[type[Any]] = CollapsibleCall
-    text_form: ClassVar[TextForm | None] = None
+    text_form: ClassVar[TextForm[Any] | None] = None
 
     def __init__(
         self,
@@ -314,7 +315,7 @@ class Collapser(ABC, Generic[C]):
                 return self._pass(frame)
             elif kind is ReasoningAppended and frame.text is not None and not self._slots:
                 self._decoder.expects_piece = False
-                self._thoughts.think([])  # a frame with a name holds more than text
+                self._thoughts.think()  # a frame with a name holds more than text
                 return self._pass(frame)
         ended = self._note(events)
         self._decoder.expects_piece = bool(pieces)
@@ -352,10 +353,14 @@ class Collapser(ABC, Generic[C]):
             match event:
                 case CallStarted():
                     assert self._collapse is not None
-                    call = self._call_type(event.call_id, collapsed=self._collapse(event.name))
-                    call.name, call.provider_id, call.signature = event.name, event.provider_id, event.signature
-                    call.encoding = event.encoding
-                    self._calls[event.call_id] = call
+                    self._calls[event.call_id] = self._call_type(
+                        event.call_id,
+                        collapsed=self._collapse(event.name),
+                        name=event.name,
+                        provider_id=event.provider_id,
+                        signature=event.signature,
+                        encoding=event.encoding,
+                    )
                     self._nameless.discard(event.call_id)
                 case CallSigned():
                     self._calls[event.call_id].signature = event.signature
@@ -396,7 +401,7 @@ class Collapser(ABC, Generic[C]):
                 case Passing():
                     if isinstance(slot, Reasoning):
                         self._thoughts.think(slot.names)
-                    elif slot.counts:
+                    elif not isinstance(slot, Aside):
                         self._thoughts.lead()
                     if slot.frame.text is not None:
                         out += self._pass(slot.frame)
@@ -480,7 +485,7 @@ Part: TypeAlias = Literal["start", "delta", "stop", "message"]
 class _BlockCall(NumberedCall):
     """A call and the frames of its block that leave with it."""
 
-    start: Frame
+    start: Frame = msgspec.field(default_factory=Frame)
     delta: Frame | None = None  # the first one
     stop: Frame | None = None
 
@@ -497,12 +502,14 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
 
     _call_type = _BlockCall
     _number: ClassVar[str] = "index"
+    _parts: ClassVar[Mapping[str, Part]] = {}
+    """What an event is, by its type."""
     _delta_event: ClassVar[bytes] = b""
     """The name of the event that brings arguments."""
 
-    @abstractmethod
     def _seen(self, frame: Frame, chunk: Any) -> tuple[Part | None, int | None]:
         """Which part of which block an event is; nothing if it is something else."""
+        return self._parts.get(chunk.type), chunk.index
 
     def _names_of(self, part: Part, index: int | None, chunk: Any) -> Sequence[object] | None:
         """The names that tell the reasoning in an event from all other; None if it is not an event of reasoning."""
@@ -531,16 +538,16 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
             self._highest = index
         call = self._calls.get(pieces[0]) if pieces else None
         if part is None:
-            self._slots.add_aside(frame)
+            self._slots.append(Aside(frame))
         elif part == "message":
             self._reasoning.clear()
             self._highest = -1
-            self._slots.append(NewMessage(frame, counts=False))
+            self._slots.append(NewMessage(frame))
         elif call is not None and call.collapsed:
             self._withhold(call, part, index, frame)
         elif (names := self._names_of(part, index, chunk)) is not None:
             self._reasoning.add(index)
-            self._slots.append(Reasoning(frame, *names))
+            self._slots.append(Reasoning(frame, names))
         elif part == "stop" and index in self._reasoning:
             self._reasoning.discard(index)
             self._slots.append(Reasoning(frame))
@@ -585,13 +592,11 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
 # -- calls in chunks that may hold more --------------------------------------------------------------------------------
 
 
-class ChunkCall(CollapsibleCall, ABC):
+class ChunkCall(CollapsibleCall):
     """A call that is folded from the parts of its chunks. ``frame`` and ``began_in``: the first of these, as it came."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.frame = Frame()
-        self.began_in: dict[str, Any] = {}
+    frame: Frame = msgspec.field(default_factory=Frame)
+    began_in: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @abstractmethod
     def add(self, part: dict[str, Any]) -> None:
@@ -616,15 +621,14 @@ class Split(NamedTuple):
 
 
 class Chunk(Passing):
-    """A chunk with pieces of calls, or a part of one: then ``is_changed``, and ``value`` takes the place of the frame's."""
+    """A chunk with pieces of calls, or a part of one: then ``is_changed``, and ``value`` takes the place of the frame's.
 
-    __slots__ = ("begun", "is_changed", "value")
+    ``begun``: pieces with which calls begin that pass in it, and their choices.
+    """
 
-    def __init__(self, frame: Frame, split: Split, *, is_changed: bool) -> None:
-        super().__init__(frame)
-        self.value = split.part
-        self.begun = split.begun
-        self.is_changed = is_changed
+    value: dict[str, Any]
+    begun: Sequence[tuple[int, OwnedPiece]]
+    is_changed: bool
 
 
 S = TypeVar("S", bound=ChunkCall)
@@ -650,7 +654,7 @@ class ChunkCollapser(Collapser[S]):
         for split in self._split(value, [self._calls.get(piece) for piece in pieces]):
             call = split.call
             if call is None:
-                self._slots.append(Chunk(frame, split, is_changed=split.part != value))
+                self._slots.append(Chunk(frame, split.part, split.begun, split.part != value))
                 continue
             if not call.began_in or call.is_aside:
                 call.frame, call.began_in = frame, value

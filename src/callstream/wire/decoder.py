@@ -19,7 +19,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import WireEvent
 from callstream.wire.framing import Frame, Framing, SseFraming
-from callstream.wire.transcript import ArgumentText, Transcript
+from callstream.wire.transcript import ArgumentText, Transcript, WireCall, json_text
 
 Chunk = TypeVar("Chunk", bound=msgspec.Struct)
 DONE = b"[DONE]"
@@ -43,6 +43,8 @@ class Decoder(ABC, Generic[Chunk]):
     _payloads: msgspec.json.Decoder[Chunk]
     _bare_payloads: ClassVar[msgspec.json.Decoder[Any] | None] = None
     """A stricter reader, for wires on which a delta may bring anything beside a piece of a call. See ``expects_piece``."""
+    _unended: ClassVar[str] = "the stream ended in the middle of the message"
+    """Why calls are discarded where the body ends before anything has said how the response did."""
 
     def __init__(
         self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, dict[str, Any]] | None = None
@@ -63,6 +65,7 @@ class Decoder(ABC, Generic[Chunk]):
         self.expects_piece = False
         """Set by the forwarding side while it withholds the pieces of a call: then the next payload is tried as a
         bare piece first, and has to be read only once."""
+        self._forget_response()
 
     @property
     def is_bare(self) -> bool:
@@ -164,9 +167,17 @@ class Decoder(ABC, Generic[Chunk]):
     def _done(self) -> None:
         """The stream's sentinel. Most wires have an end of their own and need none."""
 
-    @abstractmethod
+    def _forget_response(self) -> None:
+        """What is kept of one response alone, as it is before one begins."""
+        self._in_response = False
+        self._finish_reason: str | None = None
+        self._usage: Any = None
+
     def _end_of_body(self) -> None:
         """Closes what is open."""
+        if self._in_response:
+            self._transcript.finish_unsaid(self._unended)
+            self._end_response()
 
     @abstractmethod
     def _read_whole(self, body: bytes) -> None:
@@ -176,6 +187,11 @@ class Decoder(ABC, Generic[Chunk]):
         """The body is over, and the response goes on in another. What is open stays open."""
 
     # -- what they share --
+
+    def _end_response(self) -> None:
+        """The response is over; its calls must have been finished before."""
+        self._transcript.end_response(self._finish_reason, self._usage if isinstance(self._usage, dict) else None)
+        self._forget_response()
 
     def _pauses(self) -> bool:
         """Pauses, if the response goes on elsewhere. Not while a call has no name: what follows it waits for that."""
@@ -272,6 +288,67 @@ class Decoder(ABC, Generic[Chunk]):
         if not events:
             raise error
         return events
+
+
+class BlockDecoder(Decoder[Chunk]):
+    """Reads a wire on which a call is a block: a start names it, deltas bring its arguments, and a stop ends it.
+
+    Arguments in a start count if no delta brings any. Compatible servers leave out the stops of blocks, or the finish
+    reason: either is enough for a call to be whole.
+    """
+
+    _start: ClassVar[str]
+    """The wire's own word for what begins a block."""
+    _block: ClassVar[str] = "block"
+    _reason_name: ClassVar[str]
+    """The wire's own word for the finish reason."""
+    _normal_reasons: ClassVar[frozenset[str]]
+
+    def _forget_response(self) -> None:
+        super()._forget_response()
+        self._blocks: dict[int | None, WireCall | None] = {}  # the open ones: a client call, or another block
+        self._given: dict[WireCall, Any] = {}  # the arguments that the start of a call brought, until it ends
+
+    def _open_block(
+        self,
+        index: int | None,
+        name: str | None,
+        provider_id: str | None,
+        given: Any = None,
+        *,
+        signature: str | None = None,
+    ) -> WireCall:
+        call = self._blocks[index] = self._transcript.open_call(name, provider_id, signature=signature)
+        if given:
+            self._given[call] = given
+        self._transcript.piece_of(call)
+        return call
+
+    def _unbegun(self, index: int | None) -> WireError:
+        """The error where arguments come for a block that has not begun."""
+        return WireError(f"expected {self._start} before the arguments of {self._block} {index}, got a piece of them")
+
+    def _stop_block(self, index: int | None) -> None:
+        call = self._blocks.pop(index, None)
+        if call is not None:
+            self._transcript.piece_of(call)
+            self._append_given(call)
+            self._transcript.end_call(call)
+
+    def _append_given(self, call: WireCall) -> None:
+        given = self._given.pop(call, None)
+        if given is not None and call.text.is_blank:
+            self._transcript.append_args(call, json_text(given))
+
+    def _finish(self) -> None:
+        """The response is over; its finish reason says how. Where none came, the calls that were ended are whole."""
+        if self._finish_reason is None:
+            self._transcript.believe_ends()
+        normal = self._finish_reason in self._normal_reasons
+        for call in list(self._given) if normal else ():
+            self._append_given(call)
+        self._transcript.finish_calls(normal=normal, detail=f"{self._reason_name} {self._finish_reason}")
+        self._end_response()
 
 
 def _decode(payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:

@@ -83,15 +83,9 @@ class EventStreamFraming(Framing):
     """
 
     keep_alive = write_event("keepAlive", b"{}")
-
-    def __init__(self, *, max_frame_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
-        self._waiting = bytearray()
-        self._total = 0  # the length of the message that waits, once its prelude was read
-        self._headers: tuple[bytes, dict[str, str]] = (
-            b"",
-            {},
-        )  # those of the last message: the next has mostly the same
+    _most = MAX_MESSAGE_BYTES
+    _total = 0  # the length of the message that waits, once its prelude was read
+    _headers: tuple[bytes, Mapping[str, str]] = (b"", {})  # those of the last message: the next has mostly the same
 
     def feed(self, data: bytes) -> list[Frame]:
         self._waiting += data
@@ -113,14 +107,9 @@ class EventStreamFraming(Framing):
         del self._waiting[:start]
         return frames
 
-    def end(self) -> list[Frame]:
-        rest = self.pop_rest()
-        return [Frame(bytes_=rest, is_finished=False)] if rest else []
-
     def pop_rest(self) -> bytes:
-        rest, self._waiting = bytes(self._waiting), bytearray()
         self._total = 0
-        return rest
+        return super().pop_rest()
 
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
         raw = frame.raw

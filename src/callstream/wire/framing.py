@@ -60,22 +60,38 @@ class Framing(ABC):
     """
 
     keep_alive: ClassVar[bytes] = b""
+    _most: ClassVar[int] = MAX_FRAME_BYTES
+    _piece: ClassVar[str] = "a frame"
+    """What is cut, for errors."""
+
+    def __init__(self, *, max_frame_bytes: int | None = None) -> None:
+        self._max_frame_bytes = self._most if max_frame_bytes is None else max_frame_bytes
+        self._waiting = bytearray()
 
     @abstractmethod
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that these bytes finish."""
 
-    @abstractmethod
     def end(self) -> list[Frame]:
         """What the body ended in. There may be nothing left, and what there is may be cut off."""
+        rest = self.pop_rest()
+        return [Frame(bytes_=rest, is_finished=False)] if rest else []
 
-    @abstractmethod
     def pop_rest(self) -> bytes:
         """The bytes that wait for the end of their frame, for a reader that stops here."""
+        rest, self._waiting = bytes(self._waiting), bytearray()
+        return rest
 
     @abstractmethod
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
         """The frame as it leaves, with another payload where there is one. To be called in the order of leaving."""
+
+    def _give_up(self) -> list[Frame]:
+        """What waits is too long to be a frame."""
+        return [Frame(bytes_=self.pop_rest(), error=self._too_long())]
+
+    def _too_long(self) -> WireError:
+        return WireError(f"expected {self._piece} of at most {self._max_frame_bytes} bytes, got more")
 
 
 # Two line ends in a row. A LF may be the end of a CRLF; CRLF alone is one line end, so that CR LF is no blank line.
@@ -104,10 +120,10 @@ class SseFraming(Framing):
     """
 
     keep_alive = b"\n"
+    _piece = "an event"
 
-    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
-        self._waiting = bytearray()
+    def __init__(self, *, max_frame_bytes: int | None = None) -> None:
+        super().__init__(max_frame_bytes=max_frame_bytes)
         self._waiting_size = 0  # without line ends
         self._looked_at = 0  # bytes of those that wait in which no frame ends
         self._at_start = True
@@ -147,9 +163,8 @@ class SseFraming(Framing):
         return frames
 
     def pop_rest(self) -> bytes:
-        rest, self._waiting = bytes(self._waiting), bytearray()
         self._waiting_size = self._looked_at = 0
-        return rest
+        return super().pop_rest()
 
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
         if payload is None:
@@ -162,9 +177,7 @@ class SseFraming(Framing):
         """Lets bytes wait for the end of their event, which is not in them; an event that is too long is given up."""
         self._looked_at = max(self._looked_at, len(self._waiting) - _LONGEST_BLANK_LINE + 1)
         self._waiting_size += _size(data)
-        if self._waiting_size <= self._max_frame_bytes:
-            return []
-        return [Frame(bytes_=self.pop_rest(), error=self._too_long())]
+        return [] if self._waiting_size <= self._max_frame_bytes else self._give_up()
 
     def _cut(self, data: bytes, looked_at: int) -> tuple[list[Frame], bytes]:
         """The frames of the data, and the rest. No blank line ends before ``looked_at``."""
@@ -212,9 +225,6 @@ class SseFraming(Framing):
             return Frame(bytes_=block)
         self._any_event = True
         return Frame(b"\n".join(payload), event, block)
-
-    def _too_long(self) -> WireError:
-        return WireError(f"expected an event of at most {self._max_frame_bytes} bytes, got more")
 
 
 def _plain_events(data: bytes) -> tuple[list[Frame], bytes] | None:
@@ -282,10 +292,10 @@ class JsonArrayFraming(Framing):
     """
 
     keep_alive = b"\n"
+    _piece = "an array element"
 
-    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
-        self._waiting = bytearray()
+    def __init__(self, *, max_frame_bytes: int | None = None) -> None:
+        super().__init__(max_frame_bytes=max_frame_bytes)
         self._looked_at = 0
         self._element = -1  # where the element that waits begins
         self._depth = 0  # 1 inside the array, 2 and more inside an element
@@ -305,17 +315,12 @@ class JsonArrayFraming(Framing):
         self._looked_at -= start
         self._element = max(-1, self._element - start)
         if len(self._waiting) - max(0, self._element) > self._max_frame_bytes:
-            frames.append(Frame(bytes_=self.pop_rest(), error=self._too_long()))
+            frames += self._give_up()
         return frames
 
-    def end(self) -> list[Frame]:
-        rest = self.pop_rest()
-        return [Frame(bytes_=rest)] if rest else []
-
     def pop_rest(self) -> bytes:
-        rest, self._waiting = bytes(self._waiting), bytearray()
         self._looked_at, self._element = 0, -1
-        return rest
+        return super().pop_rest()
 
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
         """Frames before this one may have been left out, so the separator is made to fit what has left before it."""
@@ -363,44 +368,38 @@ class JsonArrayFraming(Framing):
         self._looked_at = max(skip, len(body))
         return start
 
-    def _too_long(self) -> WireError:
-        return WireError(f"expected an array element of at most {self._max_frame_bytes} bytes, got more")
-
 
 class SseOrArrayFraming(Framing):
     """Server-sent events or a JSON array: the first character of the body tells."""
 
     keep_alive = b"\n"
-
-    def __init__(self) -> None:
-        self._head = b""
-        self._framing: Framing | None = None
+    _framing: Framing | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
         if self._framing is not None:
             return self._framing.feed(data)
-        body = self._head + data
-        shown = body.removeprefix(BOM).lstrip(_SPACE)
-        if not shown or BOM.startswith(body):
-            self._head = body
+        self._waiting += data
+        shown = self._waiting.removeprefix(BOM).lstrip(_SPACE)
+        if not shown or BOM.startswith(self._waiting):
             return []
-        return self._decide(JsonArrayFraming() if shown.startswith(b"[") else SseFraming()).feed(body)
+        return self._decide(JsonArrayFraming() if shown.startswith(b"[") else SseFraming())
 
     def end(self) -> list[Frame]:
         if self._framing is None:
-            return [*self._decide(SseFraming()).feed(self._head), *self.end()]
+            return [*self._decide(SseFraming()), *self.end()]
         return self._framing.end()
 
     def pop_rest(self) -> bytes:
-        return self._head if self._framing is None else self._framing.pop_rest()
+        return super().pop_rest() if self._framing is None else self._framing.pop_rest()
 
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
         assert self._framing is not None, "a frame was read before it is written"
         return self._framing.write(frame, payload)
 
-    def _decide(self, framing: Framing) -> Framing:
+    def _decide(self, framing: Framing) -> list[Frame]:
+        body = self.pop_rest()
         self._framing = framing
-        return framing
+        return framing.feed(body)
 
 
 # -- JSON lines: what Ollama streams -----------------------------------------------------------------------------------
@@ -415,10 +414,7 @@ class JsonLinesFraming(Framing):
     """
 
     keep_alive = b" "
-
-    def __init__(self, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._max_frame_bytes = max_frame_bytes
-        self._waiting = bytearray()
+    _piece = "a line"
 
     def feed(self, data: bytes) -> list[Frame]:
         if b"\n" not in data:
@@ -442,18 +438,8 @@ class JsonLinesFraming(Framing):
         frame.is_finished = False
         return [frame]
 
-    def pop_rest(self) -> bytes:
-        rest, self._waiting = bytes(self._waiting), bytearray()
-        return rest
-
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
         return frame.raw if payload is None else payload + b"\n"
-
-    def _give_up(self) -> list[Frame]:
-        return [Frame(bytes_=self.pop_rest(), error=self._too_long())]
-
-    def _too_long(self) -> WireError:
-        return WireError(f"expected a line of at most {self._max_frame_bytes} bytes, got more")
 
 
 def _frame(line: bytes) -> Frame:

@@ -12,17 +12,17 @@ stream that is taken up again (``GET``) may begin in the middle: steps whose sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Output, Part, changed, read_json
-from callstream.wire.decoder import Decoder, reported
+from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.framing import Frame
-from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept, kept_in_background
+from callstream.wire.provider import IsLeftOut, Provider, kept, kept_in_background
 from callstream.wire.requests import (
     MODEL,
     Notes,
@@ -34,19 +34,11 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
-from callstream.wire.slots import Passing
-from callstream.wire.transcript import WireCall, json_text
+from callstream.wire.slots import Aside, Passing
 
-NORMAL_STATUSES = frozenset({"completed", "requires_action"})
 CONTINUES = "requires_continuation"
 CALL, THOUGHT = "function_call", "thought"
 CONTENTS = ("text", "image", "audio", "video", "document")
-_PARTS: dict[str, Part] = {
-    "step.start": "start",
-    "step.delta": "delta",
-    "step.stop": "stop",
-    "interaction.created": "message",
-}
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
@@ -78,7 +70,7 @@ class _Interaction(msgspec.Struct):
 
 
 class StreamEvent(msgspec.Struct, gc=False):
-    event_type: str = ""
+    type: str = msgspec.field(name="event_type", default="")
     index: int | None = None
     step: _InteractionStep | None = None
     delta: _Delta | None = None
@@ -87,24 +79,23 @@ class StreamEvent(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
+class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
     wire = "gemini_interactions"
     _payloads = msgspec.json.Decoder(StreamEvent)
     _interactions = msgspec.json.Decoder(_Interaction)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._began = False  # the beginning of the interaction is in this body
-        self._forget_response()
+    _unended = "the stream ended in the middle of the interaction"
+    _start = "step.start"
+    _block = "step"
+    _reason_name = "status"
+    _normal_reasons = frozenset({"completed", "requires_action"})
+    _began = False  # the beginning of the interaction is in this body
 
     def _forget_response(self) -> None:
-        self._in_response = False
-        self._calls: dict[int | None, WireCall] = {}  # the open ones
-        self._arguments: dict[WireCall, Any] = {}  # the arguments that the start of a call brought, until it ends
+        super()._forget_response()
         self._signature: str | None = None  # of the thought before, until a call has taken it
 
     def _chunk(self, chunk: StreamEvent) -> None:
-        match chunk.event_type:
+        match chunk.type:
             case "step.delta":
                 self._in_response = True
                 self._step_delta(chunk.index, chunk.delta or _Delta())
@@ -113,19 +104,19 @@ class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
                 self._transcript.believe_ends()
                 self._start_step(chunk.index, chunk.step or _InteractionStep())
             case "step.stop":
-                self._end_step(chunk.index)
+                self._stop_block(chunk.index)
             case "interaction.created":
                 if self._in_response:
-                    self._finish(None, None)
+                    self._finish()
                 self._began = self._in_response = True
                 self._transcript.response_message_id = chunk.interaction.id if chunk.interaction else None
             case "interaction.completed":
                 interaction = chunk.interaction or _Interaction()
                 self._raise_if_failed(interaction.status, interaction.error)
-                self._finish(interaction.status, interaction.usage)
+                self._end(interaction)
             case "interaction.status_update":
                 self._raise_if_failed(chunk.status, chunk.error)
-            case _ if chunk.error or chunk.event_type == "error":
+            case _ if chunk.error or chunk.type == "error":
                 raise reported(chunk.error or "no reason was given")
             case "":
                 raise WireError(
@@ -136,12 +127,8 @@ class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
 
     def _start_step(self, index: int | None, step: _InteractionStep) -> None:
         if step.type == CALL:
-            call = self._calls[index] = self._transcript.open_call(
-                step.name, step.id, signature=step.signature or self._signature
-            )
+            self._open_block(index, step.name, step.id, step.arguments, signature=step.signature or self._signature)
             self._signature = None
-            self._arguments[call] = step.arguments
-            self._transcript.piece_of(call)
             return
         self._signature = step.signature
         self._append(step.content, is_thought=False)
@@ -150,9 +137,9 @@ class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
     def _step_delta(self, index: int | None, delta: _Delta) -> None:
         match delta.type:
             case "arguments_delta":
-                call = self._calls.get(index)
+                call = self._blocks.get(index)
                 if call is None and self._began:
-                    raise WireError(f"expected step.start before the arguments of step {index}, got a piece of them")
+                    raise self._unbegun(index)
                 self._transcript.piece_of(call)
                 if call is not None:
                     self._transcript.append_args(call, delta.arguments or "")
@@ -164,18 +151,6 @@ class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
                 self._signature = delta.signature or self._signature
             case _:
                 pass  # media, server-side calls and results, and what is newer than this code
-
-    def _end_step(self, index: int | None) -> None:
-        call = self._calls.pop(index, None)
-        if call is not None:
-            self._transcript.piece_of(call)
-            self._append_arguments(call)
-            self._transcript.end_call(call)
-
-    def _append_arguments(self, call: WireCall) -> None:
-        arguments = self._arguments.pop(call, None)
-        if arguments and call.text.is_blank:
-            self._transcript.append_args(call, json_text(arguments))
 
     def _append(self, content: Any, *, is_thought: bool) -> None:
         """Appends the text of a content, or of a list of them."""
@@ -189,24 +164,12 @@ class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
         if status == "failed":
             raise reported(error or "the interaction failed")
 
-    def _finish(self, status: str | None, usage: Any) -> None:
-        """The interaction is over, for this request. Where no status came, or it goes on, ended calls are whole."""
-        if status in (None, CONTINUES):
+    def _end(self, interaction: _Interaction) -> None:
+        """The interaction is over, for this request. Where it goes on, the calls that were ended are whole."""
+        self._finish_reason, self._usage = interaction.status, interaction.usage
+        if interaction.status == CONTINUES:
             self._transcript.believe_ends()
-        normal = status in NORMAL_STATUSES
-        for call in list(self._arguments) if normal else ():
-            self._append_arguments(call)
-        self._transcript.finish_calls(normal=normal, detail=f"status {status}")
-        self._end_response(status, usage)
-
-    def _end_response(self, status: str | None, usage: Any) -> None:
-        self._transcript.end_response(status, usage if isinstance(usage, dict) else None)
-        self._forget_response()
-
-    def _end_of_body(self) -> None:
-        if self._in_response:
-            self._transcript.finish_unsaid("the stream ended in the middle of the interaction")
-            self._end_response(None, None)
+        self._finish()
 
     def _read_whole(self, body: bytes) -> None:
         interaction: _Interaction = self._decoded(body, self._interactions)
@@ -220,8 +183,8 @@ class _GeminiInteractionsDecoder(Decoder[StreamEvent]):
             self._transcript.believe_ends()
             if step.type in (CALL, THOUGHT, "model_output"):
                 self._start_step(index, step)
-            self._end_step(index)
-        self._finish(interaction.status, interaction.usage)
+            self._stop_block(index)
+        self._end(interaction)
 
 
 def _texts(content: Any) -> Iterator[str]:
@@ -235,10 +198,8 @@ def _texts(content: Any) -> Iterator[str]:
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class _Completed(Passing):
+class _Completed(Aside):
     """The end of an interaction, which may have all steps once more."""
-
-    __slots__ = ()
 
 
 class _GeminiInteractionsCollapser(BlockCollapser):
@@ -248,9 +209,12 @@ class _GeminiInteractionsCollapser(BlockCollapser):
     """
 
     _delta_event = b"step.delta"
-
-    def _seen(self, frame: Frame, chunk: StreamEvent) -> tuple[Part | None, int | None]:
-        return _PARTS.get(chunk.event_type), chunk.index
+    _parts: ClassVar[Mapping[str, Part]] = {
+        "step.start": "start",
+        "step.delta": "delta",
+        "step.stop": "stop",
+        "interaction.created": "message",
+    }
 
     def _names_of(self, part: Part, index: int | None, chunk: StreamEvent) -> Sequence[object] | None:
         if part == "start":
@@ -258,8 +222,8 @@ class _GeminiInteractionsCollapser(BlockCollapser):
         return (chunk.delta and chunk.delta.signature,) if part == "delta" and index in self._reasoning else None
 
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
-        if chunk is not None and chunk.event_type == "interaction.completed":
-            self._slots.append(_Completed(frame, counts=False))
+        if chunk is not None and chunk.type == "interaction.completed":
+            self._slots.append(_Completed(frame))
         else:
             super()._place(frame, chunk, pieces)
 
@@ -387,11 +351,6 @@ class GeminiInteractions(Provider):
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
         return kept_in_background(request, answer_id)
-
-    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
-        kind = super().answer_kind(request, status, content_type)
-        # What an interaction has come to, when it is asked for, holds calls that were answered long ago.
-        return kind if request.body or kind == "stream" else None
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["steps"] = kept(

@@ -18,7 +18,7 @@ from callstream.events import ResultReceived
 from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Output, Split, changed
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import JsonLinesFraming
-from callstream.wire.provider import AnswerKind, ChatProvider, IsLeftOut
+from callstream.wire.provider import AnswerKind, ChatProvider
 from callstream.wire.requests import (
     MODEL,
     Request,
@@ -69,10 +69,7 @@ class _OllamaDecoder(Decoder[Line]):
     wire = "ollama"
     _framing = JsonLinesFraming
     _payloads = msgspec.json.Decoder(Line)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._in_response = False
+    _unended = "the stream ended without a last line"
 
     def _chunk(self, chunk: Line) -> None:
         if chunk.error:
@@ -93,19 +90,12 @@ class _OllamaDecoder(Decoder[Line]):
             self._transcript.append_args(call, text_of(function.arguments) or "{}")
             self._transcript.end_call(call)
         if chunk.done:
+            self._finish_reason = chunk.done_reason
             counts = {name: getattr(chunk, name) for name in _COUNTS if getattr(chunk, name) is not None}
+            self._usage = counts or None
             normal = chunk.done_reason != "length"
             self._transcript.finish_calls(normal=normal, detail=f"done_reason {chunk.done_reason}")
-            self._end_response(chunk.done_reason, counts or None)
-
-    def _end_response(self, reason: str | None, usage: dict[str, Any] | None) -> None:
-        self._transcript.end_response(reason, usage)
-        self._in_response = False
-
-    def _end_of_body(self) -> None:
-        if self._in_response:
-            self._transcript.finish_unsaid("the stream ended without a last line")
-            self._end_response(None, None)
+            self._end_response()
 
     def _read_whole(self, body: bytes) -> None:
         answer: Line = self._decoded(body, self._payloads)
@@ -119,9 +109,7 @@ class _OllamaDecoder(Decoder[Line]):
 class _LineCall(ChunkCall):
     """A call and the line that it leaves in, alone."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.line: dict[str, Any] = {}
+    line: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def add(self, part: dict[str, Any]) -> None:
         self.line = part
@@ -224,7 +212,3 @@ class Ollama(ChatProvider):
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         kind = super().answer_kind(request, status, content_type)
         return None if kind == "whole" and self.is_streamed(request) else kind
-
-    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        message = answer["message"]
-        message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]

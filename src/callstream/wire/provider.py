@@ -12,24 +12,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from callstream import codec
-from callstream.events import CallCompleted, CallDiscarded, CallStarted, RequestEvent, WireEvent
+from callstream.events import CallCompleted, CallDiscarded, CallStarted, RequestEvent, ResultReceived, WireEvent
 from callstream.wire.collapsing import Check, Collapser, LoneReasoning, judge, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.joining import Joint
 from callstream.wire.requests import (
+    MODEL,
     Asks,
     KnownSignature,
     Notes,
     RefusedCall,
     Request,
     RequestTurn,
-    add_note,
     all_tools,
-    chat_turns,
-    declared_functions,
+    content_message,
+    content_text,
+    functions_in,
     last_turn,
     note_text,
+    objects_in,
+    read_body,
+    schemas,
 )
 
 AnswerKind: TypeAlias = Literal["stream", "whole"]
@@ -157,13 +163,18 @@ class Provider(ABC):
     # -- answers --
 
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
-        """How an answer is to be read; None if it is not to be read at all: errors belong to the SDK."""
+        """How an answer is to be read; None if it is not to be read at all: errors belong to the SDK.
+
+        On a wire where that is possible, what has no body asks for an answer that was asked for before: streamed it is taken
+        up, else it is looked at, with calls in it that may have been answered long ago.
+        """
         if status != 200:
             return None
         kind = content_type.partition(";")[0].strip().lower()
         if kind in self.stream_types:
             return "stream"
-        return "whole" if kind == "application/json" else None
+        is_looked_at = self.resumed_path is not None and not request.body
+        return "whole" if kind == "application/json" and not is_looked_at else None
 
     @abstractmethod
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
@@ -198,17 +209,63 @@ class Provider(ABC):
         return codec.encode_line(answer)
 
 
+class _ChatFunction(msgspec.Struct):
+    name: str | None = None
+
+
+class _ChatToolCall(msgspec.Struct):
+    id: str | None = None
+    function: _ChatFunction | None = None
+    custom: _ChatFunction | None = None
+
+
+class _ChatMessage(msgspec.Struct):
+    role: str = ""
+    content: Any = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[_ChatToolCall] | None = None
+
+
+class _ChatBody(msgspec.Struct):
+    messages: list[_ChatMessage] = []
+
+
 class ChatProvider(Provider):
     """A provider whose requests are written as OpenAI's chat completions, or much like them."""
 
     def turns(self, body: bytes) -> Iterator[RequestTurn]:
-        return chat_turns(self.wire, body)
+        for message in read_body(self.wire, body, _ChatBody).messages:
+            match message.role:
+                case "assistant":
+                    named = [(call.id, call.function or call.custom) for call in message.tool_calls or ()]
+                    calls = [(call_id, (function and function.name) or "") for call_id, function in named]
+                    yield RequestTurn(MODEL, [], calls)
+                case "tool" | "function":
+                    result = ResultReceived(message.tool_call_id, message.name, content_text(message.content))
+                    yield RequestTurn("tool", [result])
+                case "user":
+                    yield RequestTurn("user", content_message(message.content))
+                case _:
+                    pass  # system and developer messages are the program's own
 
     def declared_tools(self, request: Request) -> dict[str, dict[str, Any]]:
-        return declared_functions(request)
+        return schemas((function, function.get("parameters")) for _, function in functions_in(request))
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
-        return add_note(request, note_text(notes))
+        """A note at the end of the last message: not every server accepts a user's message after the result of a tool."""
+        last = objects_in(request.fields.get("messages"))[-1:]
+        if not last or last[0].get("role") not in ("user", "tool") or not (content := last[0].get("content")):
+            return None
+        if isinstance(content, str):
+            last[0]["content"] = f"{content}\n\n{note_text(notes)}"
+        else:
+            last[0]["content"] = [*content, {"type": "text", "text": note_text(notes)}]
+        return request.rewritten()
+
+    def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
+        message = answer["message"]
+        message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]
 
 
 def kept_in_background(request: Request, answer_id: str) -> str | None:

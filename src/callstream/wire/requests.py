@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
@@ -241,70 +241,13 @@ def schemas(declarations: Iterable[tuple[dict[str, Any], Any]]) -> dict[str, dic
     }
 
 
-# -- conversations as OpenAI writes them, and others after it ----------------------------------------------------------
-
-
-class _ChatFunction(msgspec.Struct):
-    name: str | None = None
-
-
-class _ChatToolCall(msgspec.Struct):
-    id: str | None = None
-    function: _ChatFunction | None = None
-    custom: _ChatFunction | None = None
-
-
-class _ChatMessage(msgspec.Struct):
-    role: str = ""
-    content: Any = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    tool_calls: list[_ChatToolCall] | None = None
-
-
-class _ChatBody(msgspec.Struct):
-    messages: list[_ChatMessage] = []
-
-
-def chat_turns(wire: str, body: bytes) -> Iterator[RequestTurn]:
-    for message in read_body(wire, body, _ChatBody).messages:
-        match message.role:
-            case "assistant":
-                calls = [
-                    (call.id, call.function or call.custom or _ChatFunction()) for call in message.tool_calls or ()
-                ]
-                yield RequestTurn(MODEL, [], [(call_id, function.name or "") for call_id, function in calls])
-            case "tool" | "function":
-                yield RequestTurn(
-                    "tool", [ResultReceived(message.tool_call_id, message.name, content_text(message.content))]
-                )
-            case "user":
-                yield RequestTurn("user", content_message(message.content))
-            case _:
-                pass  # system and developer messages are the program's own
-
-
-def declared_functions(request: Request) -> dict[str, dict[str, Any]]:
-    """The JSON Schemas of the functions that a request declares, by name."""
-    return schemas((function, function.get("parameters")) for _, function in functions_in(request))
+# -- contents as OpenAI writes them, and others after it ---------------------------------------------------------------
 
 
 def functions_in(request: Request) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The entries of the request's tools that declare a function, and the functions."""
     entries = objects_in(request.fields.get("tools"))
     return [(entry, function) for entry in entries if isinstance(function := entry.get("function"), dict)]
-
-
-def add_note(request: Request, text: str) -> Request | None:
-    """A note at the end of the last message: not every server accepts a user's message after the result of a tool."""
-    last = objects_in(request.fields.get("messages"))[-1:]
-    if not last or last[0].get("role") not in ("user", "tool") or not (content := last[0].get("content")):
-        return None
-    if isinstance(content, str):
-        last[0]["content"] = f"{content}\n\n{text}"
-    else:
-        last[0]["content"] = [*content, {"type": "text", "text": text}]
-    return request.rewritten()
 
 
 def content_message(content: Any) -> list[RequestEvent]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -11,21 +12,20 @@ from callstream.events import Encoding
 from callstream.wire.framing import Frame
 
 
-class CollapsibleCall:
+class CollapsibleCall(msgspec.Struct, eq=False):
     """A call on its way through the collapser. A wire adds what it keeps of the call's frames."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        self.call_id = call_id
-        self.collapsed = collapsed
-        self.name = ""
-        self.provider_id: str | None = None
-        self.signature: str | None = None
-        self.encoding: Encoding = "json"
-        self.args_json = ""
-        self.state: Literal["open", "completed", "left_out"] = "open"
-        self.placed = False  # it has its place in the order
-        self.is_aside = False  # it had one in the body before, and goes on in this
-        self.gone = False  # it was forwarded or left out
+    call_id: str
+    collapsed: bool = True
+    name: str = ""
+    provider_id: str | None = None
+    signature: str | None = None
+    encoding: Encoding = "json"
+    args_json: str = ""
+    state: Literal["open", "completed", "left_out"] = "open"
+    placed: bool = False  # it has its place in the order
+    is_aside: bool = False  # it had one in the body before, and goes on in this
+    gone: bool = False  # it was forwarded or left out
 
     @property
     def wire_id(self) -> str:
@@ -44,30 +44,24 @@ class NumberedCall(CollapsibleCall):
     index: int | None = None
 
 
-class Passing:
-    """A frame that leaves when its turn comes. ``counts``: reasoning before it has led to something."""
+class Passing(msgspec.Struct, eq=False):
+    """A frame that leaves when its turn comes."""
 
-    __slots__ = ("counts", "frame")
-
-    def __init__(self, frame: Frame, *, counts: bool = True) -> None:
-        self.frame = frame
-        self.counts = counts
+    frame: Frame
 
 
 class Reasoning(Passing):
     """A frame of reasoning. ``names``: what tells this reasoning from all other in later requests, if the frame has it."""
 
-    __slots__ = ("names",)
-
-    def __init__(self, frame: Frame, *names: object) -> None:
-        super().__init__(frame, counts=False)
-        self.names = [name for name in names if isinstance(name, str) and name]
+    names: Sequence[object] = ()
 
 
-class NewMessage(Passing):
+class Aside(Passing):
+    """A frame that says nothing, such as a ping: what comes before it has not led to it."""
+
+
+class NewMessage(Aside):
     """The beginning of a message, or of a response: what is numbered is numbered from the beginning."""
-
-    __slots__ = ()
 
 
 class Over:
@@ -94,10 +88,6 @@ class Slots(list[Slot]):
         """The call, when it is decided, leaves here."""
         call.placed, call.is_aside = True, False
         self.append(call)
-
-    def add_aside(self, frame: Frame) -> None:
-        """A frame that says nothing, such as a ping."""
-        self.append(Passing(frame, counts=False))
 
     def set_aside(self) -> None:
         """Removes the calls that are not decided: they are placed anew when they go on."""
@@ -129,14 +119,27 @@ Joined: TypeAlias = tuple[Frame, dict[str, Any] | None]
 """A frame, and the payload that it is to be written with; None: its own."""
 
 
-class TextForm(Protocol):
-    """How a wire writes text."""
+P = TypeVar("P", bound=msgspec.Struct)
+
+
+class TextForm(msgspec.Struct, Generic[P], frozen=True):
+    """How a wire writes text.
+
+    ``payloads`` reads what holds text and nothing else, by a strict type; ``passage`` says which passage that is part of, or
+    None if it is anything else all the same. ``with_text`` is a payload with another text.
+    """
+
+    payloads: msgspec.json.Decoder[P]
+    passage: Callable[[P], Passage | None]
+    with_text: Callable[[dict[str, Any], str], dict[str, Any]]
 
     def passage_of(self, payload: bytes) -> Passage | None:
         """Which passage the payload adds text to, None if it holds anything else."""
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        """The payload with another text."""
+        try:
+            read = self.payloads.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return self.passage(read)
 
 
 class Passages:
@@ -147,7 +150,7 @@ class Passages:
     unknown in a frame, a signature, a citation, an end, keeps it as it is.
     """
 
-    def __init__(self, form: TextForm) -> None:
+    def __init__(self, form: TextForm[Any]) -> None:
         self.passage_of = form.passage_of
         self._form = form
         self._passage: object = None

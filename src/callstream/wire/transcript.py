@@ -20,6 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
+
 from callstream import codec
 from callstream.calls import numbered
 from callstream.codec import SurrogateJoin, escape_surrogates, is_strict, mistake_in
@@ -42,34 +44,117 @@ from callstream.events import (
 from callstream.jsontext.path import Path, has_place
 from callstream.jsontext.writer import JsonWriter
 
+# -- the text of a call's arguments ------------------------------------------------------------------------------------
 
-class WireCall:
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_MARK = re.compile(r'["\\\x00-\x1f]')
+_SHORT_ESCAPE = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_BLANK = b" \t\n\r"
+_LOOK = 64
+"""So many bytes tell nearly always whether there is more than white space."""
+
+
+def json_text(value: Any) -> str:
+    """A value as compact JSON text that can be encoded as UTF-8, lone surrogates as escapes."""
+    try:
+        return codec.encode(value).decode()
+    except RecursionError:
+        raise WireError("expected arguments that are nested less deep") from None
+
+
+def text_of(arguments: Any) -> str:
+    """Arguments as text; some servers send them as an object, or null."""
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else json_text(arguments)
+
+
+class ArgumentText:
+    """Collects the pieces of one call's arguments, and makes them strict as they pass.
+
+    Models write raw line breaks and tabs inside JSON strings, which JSON forbids. They are escaped here, so that the text
+    that leaves is strict and every later reader agrees. Where strings begin and end is only worked out when a control
+    character shows up, and then from where the last look ended: every character is looked at once.
+    """
+
+    __slots__ = ("_escaped", "_in_string", "_scanned", "_text")
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._scanned = 0  # bytes of it
+        self._in_string = False
+        self._escaped = False
+
+    def append(self, text: str) -> str:
+        """Adds a piece and returns it as strict text."""
+        if not text.isprintable() and _CONTROL.search(text):  # the first answers at once for nearly every piece
+            self._scan(codec.from_utf8(self._text[self._scanned :]))
+            text = self._scan(text)
+            self._text += codec.utf8(text)
+            self._scanned = len(self._text)
+        else:
+            self._text += text.encode()  # the caller has escaped surrogates
+        return text
+
+    def append_raw(self, text: str) -> str:
+        """Adds a piece of free text, which is left as it is."""
+        self._text += codec.utf8(text)
+        return text
+
+    def join(self) -> str:
+        return codec.from_utf8(self._text)
+
+    @property
+    def is_blank(self) -> bool:
+        return not self._text[:_LOOK].strip(_BLANK) and not self._text.strip(_BLANK)
+
+    def ends_with(self, character: str) -> bool:
+        """Whether the text ends so, white space aside."""
+        end = self._text[-_LOOK:].rstrip(_BLANK) or self._text.rstrip(_BLANK)
+        return end.endswith(character.encode())
+
+    def _scan(self, text: str) -> str:
+        strict: list[str] = []
+        copied = 0
+        skip = 1 if self._escaped and text else 0
+        self._escaped = self._escaped and not text
+        for mark in _MARK.finditer(text):
+            at = mark.start()
+            if at < skip:
+                continue
+            character = mark[0]
+            if character == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                continue
+            elif character == "\\":
+                skip = at + 2
+            else:
+                strict += (text[copied:at], _SHORT_ESCAPE.get(character) or f"\\u{ord(character):04x}")
+                copied = at + 1
+        self._escaped = self._escaped or skip > len(text)
+        if not strict:
+            return text
+        strict.append(text[copied:])
+        return "".join(strict)
+
+
+# -- the response -----------------------------------------------------------------------------------------------------
+
+
+class WireCall(msgspec.Struct, eq=False):
     """One call of the response: what the wire has said of it so far."""
 
-    __slots__ = (
-        "call_id",
-        "choice",
-        "encoding",
-        "ended",
-        "final",
-        "message_id",
-        "name",
-        "provider_id",
-        "signature",
-        "text",
-    )
-
-    def __init__(self, call_id: str, provider_id: str | None, encoding: Encoding, choice: int, message_id: str) -> None:
-        self.call_id = call_id
-        self.choice = choice
-        self.provider_id = provider_id
-        self.encoding: Encoding = encoding
-        self.message_id = message_id
-        self.name: str | None = None
-        self.signature: str | None = None
-        self.text = ArgumentText()
-        self.ended = False  # the wire has ended it, which is not believed yet
-        self.final = False  # completed or discarded
+    call_id: str
+    provider_id: str | None
+    encoding: Encoding
+    choice: int
+    message_id: str
+    signature: str | None
+    name: str | None = None
+    text: ArgumentText = msgspec.field(default_factory=ArgumentText)
+    ended: bool = False  # the wire has ended it, which is not believed yet
+    final: bool = False  # completed or discarded
 
 
 class Transcript:
@@ -150,8 +235,7 @@ class Transcript:
         """A new call. It starts now if it has a name, else when ``name_call`` gives it one."""
         provider_id = provider_id or None
         call_id = _claim(provider_id or self._new_id(), self._call_ids)
-        call = WireCall(call_id, provider_id, encoding, choice, self.message(choice))
-        call.signature = signature
+        call = WireCall(call_id, provider_id, encoding, choice, self.message(choice), signature)
         self._calls.append(call)
         if name:
             self.name_call(call, name)
@@ -300,101 +384,6 @@ def _claim(wanted: str, taken: set[str]) -> str:
     free = numbered(wanted, taken)
     taken.add(free)
     return free
-
-
-# -- the text of a call's arguments ------------------------------------------------------------------------------------
-
-_CONTROL = re.compile(r"[\x00-\x1f]")
-_MARK = re.compile(r'["\\\x00-\x1f]')
-_SHORT_ESCAPE = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_BLANK = b" \t\n\r"
-_LOOK = 64
-"""So many bytes tell nearly always whether there is more than white space."""
-
-
-def json_text(value: Any) -> str:
-    """A value as compact JSON text that can be encoded as UTF-8, lone surrogates as escapes."""
-    try:
-        return codec.encode(value).decode()
-    except RecursionError:
-        raise WireError("expected arguments that are nested less deep") from None
-
-
-def text_of(arguments: Any) -> str:
-    """Arguments as text; some servers send them as an object, or null."""
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else json_text(arguments)
-
-
-class ArgumentText:
-    """Collects the pieces of one call's arguments, and makes them strict as they pass.
-
-    Models write raw line breaks and tabs inside JSON strings, which JSON forbids. They are escaped here, so that the text
-    that leaves is strict and every later reader agrees. Where strings begin and end is only worked out when a control
-    character shows up, and then from where the last look ended: every character is looked at once.
-    """
-
-    __slots__ = ("_escaped", "_in_string", "_scanned", "_text")
-
-    def __init__(self) -> None:
-        self._text = bytearray()
-        self._scanned = 0  # bytes of it
-        self._in_string = False
-        self._escaped = False
-
-    def append(self, text: str) -> str:
-        """Adds a piece and returns it as strict text."""
-        if not text.isprintable() and _CONTROL.search(text):  # the first answers at once for nearly every piece
-            self._scan(codec.from_utf8(self._text[self._scanned :]))
-            text = self._scan(text)
-            self._text += codec.utf8(text)
-            self._scanned = len(self._text)
-        else:
-            self._text += text.encode()  # the caller has escaped surrogates
-        return text
-
-    def append_raw(self, text: str) -> str:
-        """Adds a piece of free text, which is left as it is."""
-        self._text += codec.utf8(text)
-        return text
-
-    def join(self) -> str:
-        return codec.from_utf8(self._text)
-
-    @property
-    def is_blank(self) -> bool:
-        return not self._text[:_LOOK].strip(_BLANK) and not self._text.strip(_BLANK)
-
-    def ends_with(self, character: str) -> bool:
-        """Whether the text ends so, white space aside."""
-        end = self._text[-_LOOK:].rstrip(_BLANK) or self._text.rstrip(_BLANK)
-        return end.endswith(character.encode())
-
-    def _scan(self, text: str) -> str:
-        strict: list[str] = []
-        copied = 0
-        skip = 1 if self._escaped and text else 0
-        self._escaped = self._escaped and not text
-        for mark in _MARK.finditer(text):
-            at = mark.start()
-            if at < skip:
-                continue
-            character = mark[0]
-            if character == '"':
-                self._in_string = not self._in_string
-            elif not self._in_string:
-                continue
-            elif character == "\\":
-                skip = at + 2
-            else:
-                strict += (text[copied:at], _SHORT_ESCAPE.get(character) or f"\\u{ord(character):04x}")
-                copied = at + 1
-        self._escaped = self._escaped or skip > len(text)
-        if not strict:
-            return text
-        strict.append(text[copied:])
-        return "".join(strict)
 
 
 # -- calls whose arguments may come before their name ------------------------------------------------------------------

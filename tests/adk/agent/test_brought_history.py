@@ -211,7 +211,7 @@ async def test_what_was_forgotten_does_not_come_back(cs: Callstream, models: Mod
         client = Client(agent)
         await client.send("one")
         await cs.journal.forget(thread="thread")
-        await agent._threads.delete("app", "user", "thread")
+        await agent._threads.delete(("app", "user", "thread"))
         await client.send("two")
         assert client.text() == "Done."
         state = await agent.thread_state("thread")

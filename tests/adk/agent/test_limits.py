@@ -126,10 +126,10 @@ async def test_sessions_of_threads_are_not_remembered_for_ever(monkeypatch: pyte
     monkeypatch.setattr("callstream.adk.threads._REMEMBERED", 3)
     for thread_is_session, most in ((True, 0), (False, 3)):
         threads = Threads(InMemorySessionService(), thread_is_session=thread_is_session)
-        made = {name: (await threads.open("app", "user", name)).id for name in "abcdefgh"}
+        made = {name: (await threads.open(("app", "user", name))).id for name in "abcdefgh"}
         assert len(threads._session_ids) <= most
         for name, session_id in made.items():
-            found = await threads.find("app", "user", name)
+            found = await threads.find(("app", "user", name))
             assert found is not None
             assert found.id == session_id
         assert len(threads._session_ids) <= most

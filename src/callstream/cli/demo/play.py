@@ -6,8 +6,8 @@ written, typeset, shown to a person for approval, and published if the person ag
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -22,98 +22,24 @@ LABEL = "scripted provider"
 class _Document(msgspec.Struct, frozen=True):
     """One thing that the play can write about. It is chosen by its words, or by its turn."""
 
-    title: str
+    file: str
     words: tuple[str, ...]
     topics: tuple[str, str]
-    content: str
+
+    @property
+    def content(self) -> str:
+        """Paragraphs are one line each: the width is decided where they are shown."""
+        return resources.files(__package__).joinpath("documents", self.file).read_text("utf-8")
+
+    @property
+    def title(self) -> str:
+        return self.content.partition("\n")[0].removeprefix("# ")
 
 
 PIECES = (
-    _Document(
-        "How tides work",
-        ("tide", "sea", "moon", "ocean", "ebb"),
-        ("the moon", "the sun"),
-        """# How tides work
-
-Twice a day the sea comes up the beach, and twice a day it goes away again. Nobody pushes it. The moon pulls.
-
-## The moon
-
-The moon pulls at everything on earth, but not equally. The sea below it is nearer than the earth's middle, and is
-pulled more; the sea on the far side is farther away, and is pulled less. So the water gathers in two bulges, one towards
-the moon and one away from it. The bulges stay where they are. It is the earth that turns beneath them, once a day,
-and each coast passes through both: high water, low water, high water, low water.
-
-## The sun
-
-The sun does the same, from much farther away and less than half as strongly. At new and at full moon the two pull in
-one line, and the tide runs high: a *spring tide*. At half moon they pull crosswise, and the tide hardly runs at all: a
-*neap tide*.
-
-## The coast
-
-On the open ocean the bulge is less than a metre high. What makes it ten metres in one bay and nothing in the next is
-the shape of the coast, which lets the water swing as a cup lets tea swing when it is carried.
-
-- High water comes about 50 minutes later every day, because the moon has moved on meanwhile.
-- A tide table is the sum of some forty swings, each as regular as a clock.
-- Write it down, and the next page is ready before the ink is dry.
-""",
-    ),
-    _Document(
-        "A good cup of tea",
-        ("tea", "cup", "brew", "kettle", "drink"),
-        ("the leaf", "the water"),
-        """# A good cup of tea
-
-Tea is leaves and water, so there is little to do and little to hide behind.
-
-## The water
-
-Draw it fresh. Water that has boiled for long has lost its air, and tea made of it tastes flat. For black tea take it
-just off the boil; green tea wants it cooler, or it turns bitter.
-
-## The leaf
-
-A teaspoon for each cup, and room to open: a leaf swells to five times its size. Do not crush it into a basket that is
-too small for it.
-
-## The time
-
-1. Warm the pot, and pour the water away.
-2. Put the leaves in, and the water on them.
-3. Wait four minutes. Before three there is colour but no taste; after five there is mostly tannin.
-4. Take the leaves out, or pour the tea off them.
-
-Milk first or tea first is a question of the cup: thin old porcelain could crack in the heat, and milk kept it whole.
-Drink it while somebody tells you something.
-""",
-    ),
-    _Document(
-        "What paper is",
-        ("paper", "book", "print", "page"),
-        ("the fibre", "the press"),
-        """# What paper is
-
-Take a plant apart until nothing is left but its fibres, stir them into a great deal of water, and let the water run away
-through a sieve. What stays on the sieve is paper.
-
-## Why it holds
-
-No glue holds it. The fibres are cellulose, and where two of them dry against each other they hold on by themselves, by
-bonds that water makes and water undoes. That is why wet paper falls apart, and why old paper can be made into new.
-
-## How it is made
-
-- The pulp is nearly all water: of a hundred litres, one is fibre.
-- The sieve shakes, so that the fibres lie every way.
-- The press takes half of the water, and heat the rest.
-- Starch or gelatine on top keeps the ink where it was put.
-
-A sheet has a side that lay on the sieve and one that did not, and the fibres lie more along than across. Tear a newspaper
-down, and then across, and you can tell which way it ran.
-""",
-    ),
+    _Document("how-tides-work.md", ("tide", "sea", "moon", "ocean", "ebb"), ("the moon", "the sun")),
+    _Document("a-good-cup-of-tea.md", ("tea", "cup", "brew", "kettle", "drink"), ("the leaf", "the water")),
+    _Document("what-paper-is.md", ("paper", "book", "print", "page"), ("the fibre", "the press")),
 )
 
 
@@ -157,18 +83,13 @@ def _next(piece: _Document, said: str, done: Sequence[tuple[str, Any]]) -> Scrip
     if "look_up" in names:
         return [
             Text("That is enough to begin with.", size=4),
-            ToolCall("write_document", {"title": piece.title, "content": _unwrap(piece.content)}, size=8),
+            ToolCall("write_document", {"title": piece.title, "content": piece.content}, size=8),
         ]
     return [
         Thought(f"“{one_line(said, 80)}” I am a script, so it will be “{piece.title}”.", size=6),
         Text(f"I will write “{piece.title}”. First I look two things up.", size=4),
         Parallel([ToolCall("look_up", {"topic": topic}, size=4) for topic in piece.topics]),
     ]
-
-
-def _unwrap(text: str) -> str:
-    """Paragraphs as one line each: the width is decided where they are shown."""
-    return re.sub(r"(?<=[^\n])\n(?![\n#-]|\d\.|$)", " ", text)
 
 
 def _choose(said: str, turn: int) -> _Document:

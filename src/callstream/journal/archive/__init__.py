@@ -6,15 +6,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from callstream.errors import MissingExtra, UsageError
 from callstream.journal.archive.archive import Archive, ArchivedReader
-from callstream.journal.archive.objects import Folder, Objects, Unnamed
+from callstream.journal.archive.objects import Folder, Objects
 
 __all__ = ["Archive", "ArchivedReader", "open_objects"]
 
 
-def open_objects(address: str | None, journal: str) -> Objects:
-    """The folder (``file:///path``) or bucket (``s3://bucket/prefix``) of that address, which that journal's runs lie in."""
+def open_objects(address: str | None) -> Objects | None:
+    """The folder (``file:///path``) or bucket (``s3://bucket/prefix``) of that address."""
     if address is None:
-        return Unnamed(journal)
+        return None
     if not isinstance(address, str):
         raise UsageError(f"expected an archive's address such as s3://bucket/prefix, got {address!r}")
     parts = urlsplit(address)

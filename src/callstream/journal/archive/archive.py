@@ -18,13 +18,14 @@ from typing import Any
 
 import msgspec
 
+from callstream import codec
 from callstream.calls import Call
 from callstream.errors import JournalError
 from callstream.events import Record, in_order
-from callstream.journal.archive.objects import ArchiveAway, ObjectMissing, Objects, Unnamed
+from callstream.journal.archive.objects import ArchiveAway, ObjectMissing, Objects
 from callstream.journal.follow import Folded, Page
-from callstream.journal.rows import call_with_pieces, find_folded_range, from_json, record_of
-from callstream.journal.store import CallFilter, StoreReader
+from callstream.journal.rows import Source, call_with_pieces, find_folded_range
+from callstream.journal.store import CallFilter, Head, StoreReader, archive_unnamed
 from callstream.journal.whole import (
     NONCE_BYTES,
     Due,
@@ -58,15 +59,22 @@ _REMEMBERED = 8
 class Archive:
     """What is written is written where the store is; what is read may be read in any event loop where its reader may be."""
 
-    def __init__(self, objects: Objects, packs: Packs, reader: StoreReader) -> None:
-        self.where = objects.where
-        self.is_named = not isinstance(objects, Unnamed)
+    def __init__(self, objects: Objects | None, journal: str, packs: Packs, reader: StoreReader) -> None:
+        self.is_named = objects is not None
         self.figures = packs.figures
+        self._journal = journal
         self._objects = objects
         self._packs = packs
         self._reader = reader
         self._last: dict[PackPlace, WholeRun] = {}
         """What was read last, since a long run is read by the page."""
+
+    @property
+    def _named(self) -> Objects:
+        """JournalError if where they lie was not said. Another process may have begun an archive since."""
+        if self._objects is None:
+            raise archive_unnamed(self._journal)
+        return self._objects
 
     async def check(self, *, must_answer: bool = False) -> None:
         """Raises JournalError if runs lie in an archive that is not this one. One that is away is not doubted.
@@ -78,7 +86,7 @@ class Archive:
             if name is None:
                 return
             try:
-                await self._objects.get_spans(name, [(0, 1)])
+                await self._named.get_spans(name, [(0, 1)])
             except ObjectMissing:
                 continue  # it was written anew since, or never lay here
             except ArchiveAway:
@@ -86,7 +94,7 @@ class Archive:
                     raise
             return
         raise JournalError(
-            f"the runs that have left the journal do not lie in {self.where}: name the archive they are in"
+            f"the runs that have left the journal do not lie in {self._named.where}: name the archive they are in"
         )
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -118,13 +126,13 @@ class Archive:
             await self._erase(name)
 
     async def _erase(self, name: str) -> None:
-        await self._objects.delete(name)
+        await self._named.delete(name)
         try:
-            await self._objects.get_spans(name, [(0, 1)])
+            await self._named.get_spans(name, [(0, 1)])
         except ObjectMissing:
             await self._packs.drop(name)
         else:
-            raise JournalError(f"{self.where} still has pack {name} after it was deleted")
+            raise JournalError(f"{self._named.where} still has pack {name} after it was deleted")
 
     async def _made(self, due: Sequence[Due]) -> AsyncIterator[Pack]:
         waiting: list[tuple[int, str, bytes]] = []
@@ -144,9 +152,9 @@ class Archive:
 
     async def _keep(self, pack: Pack, instead_of: str | None) -> bool:
         await self._packs.begin(pack.name)
-        await self._objects.put(pack.name, pack.data)
-        if digest_of(await self._objects.get(pack.name)) != pack.name:
-            raise JournalError(f"{self.where} does not give back what was written to it: pack {pack.name}")
+        await self._named.put(pack.name, pack.data)
+        if digest_of(await self._named.get(pack.name)) != pack.name:
+            raise JournalError(f"{self._named.where} does not give back what was written to it: pack {pack.name}")
         if await self._packs.keep(pack.name, pack.places, len(pack.data), instead_of):
             return True
         # Somebody has forgotten a run of it meanwhile; the others are taken in the next time.
@@ -161,13 +169,13 @@ class Archive:
                 await self._packs.give_up(name)
                 return
             try:
-                data = await self._objects.get(name)
+                data = await self._named.get(name)
             except ObjectMissing:
                 if not await self._packs.in_pack(name):
                     continue  # another process has written it anew
                 raise
             if digest_of(data) != name:
-                raise JournalError(f"{self.where} has another object in the place of pack {name}")
+                raise JournalError(f"{self._named.where} has another object in the place of pack {name}")
             entries = [(each.run_key, each.run_id, data[each.start : each.start + each.size]) for each in places]
             if await self._keep(make_pack(entries, secrets.token_bytes(NONCE_BYTES)), name):
                 return
@@ -197,7 +205,7 @@ class Archive:
 
         async def read_pack(name: str, wanted: list[PackPlace]) -> list[WholeRun]:
             async with limit:
-                parts = await self._objects.get_spans(name, [(place.start, place.size) for place in wanted])
+                parts = await self._named.get_spans(name, [(place.start, place.size) for place in wanted])
             return [decode_run(part, place) for part, place in zip(parts, wanted, strict=True)]
 
         for runs in await asyncio.gather(*(read_pack(name, wanted) for name, wanted in packs.items())):
@@ -229,20 +237,16 @@ _EMPTIED = ("signature", "detail", "result", "error")
 
 
 class ArchivedReader:
-    """See ``StoreReader``. The store is asked first, since a run leaves it for the archive and never comes back; so a run
-    that it knows and has no records of lies there.
+    """What ``StoreReader`` says, of all runs of the journal. The store is asked first, since a run leaves it for the archive
+    and never comes back; so a run that it knows and has no records of lies there.
     """
 
     def __init__(self, store: StoreReader, archive: Archive) -> None:
         self._store = store
         self._archive = archive
-        self.call_log = store.call_log
         self.runs = store.runs
         self.taken = store.taken
         self.has_forgotten = store.has_forgotten
-        self.heads = store.heads
-        self.log = store.log
-        self.writers = store.writers
         self.run_sizes = store.run_sizes
         self.forgotten = store.forgotten
 
@@ -265,8 +269,12 @@ class ArchivedReader:
         return [record for run_id in run_ids for record in found.get(run_id, ())]
 
     async def call(self, call_id: str) -> Call | None:
-        call = await self._store.call(call_id)
-        if call is None or call.run_id is None or not self._archive.is_named:
+        """The call with its arguments."""
+        found = await self._store.call_log(call_id)
+        if found is None:
+            return None
+        call = call_with_pieces(found.call, found.rows)
+        if call.run_id is None or not self._archive.is_named:
             return call
         run = (await self._archive.read([call.run_id])).get(call.run_id)
         whole = next((each for each in run.calls if each.call_id == call_id), None) if run is not None else None
@@ -302,7 +310,7 @@ class ArchivedReader:
 
 def _filled(call: Call, whole: WholeCall) -> Call:
     """The call with what its row has not any more. What its row has was said later."""
-    result = None if whole.result is None else from_json(whole.result)
+    result = None if whole.result is None else codec.decode(whole.result)
     return msgspec.structs.replace(
         call,
         signature=whole.signature if call.signature is None else call.signature,
@@ -331,12 +339,7 @@ def _page(run: WholeRun, after: int, limit: int, *, is_first: bool) -> Page | Fo
 
 
 def _records(run: WholeRun, rows: Sequence[WholeRecord]) -> list[Record]:
-    sources = {number: source for number, *source in run.sources}
+    sources = {number: Source(*source) for number, *source in run.sources}
     call_ids = {call.number: call.call_id for call in run.calls}
-    found = []
-    for seq, at_ms, number, call, kind, body, first_seq in rows:
-        response_id, author, message_id = sources.get(number, (None, None, None))
-        call_id = None if call is None else call_ids.get(call)
-        columns = (seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq)
-        found.append(record_of(run.run_id, run.started_at, columns))
-    return found
+    head = Head(run.run_id, run.key, run.started_at, run.compacted, run.writer, sources, call_ids)
+    return [head.record(row) for row in rows]

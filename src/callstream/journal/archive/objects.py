@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from callstream.errors import JournalError
-from callstream.journal.store import StoreAway, archive_unnamed
+from callstream.journal.store import StoreAway
 
 _T = TypeVar("_T")
 
@@ -43,26 +43,6 @@ class Objects(Protocol):
 
     async def delete(self, name: str) -> None:
         """With all that an interrupted ``put`` may have left of it. It need not be there."""
-
-
-class Unnamed:
-    """See ``Objects``: where they lie was not said. Another process may have begun an archive since this one was opened."""
-
-    def __init__(self, journal: str) -> None:
-        self.where = f"the archive of {journal}"
-        self._journal = journal
-
-    async def put(self, name: str, data: bytes) -> None:
-        raise archive_unnamed(self._journal)
-
-    async def get(self, name: str) -> bytes:
-        raise archive_unnamed(self._journal)
-
-    async def get_spans(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        raise archive_unnamed(self._journal)
-
-    async def delete(self, name: str) -> None:
-        raise archive_unnamed(self._journal)
 
 
 class Folder:

@@ -1,13 +1,10 @@
-"""Connections to PostgreSQL: made on the journal's loop, made again when the server was away; and hearing on one of records
-that other processes have committed.
-"""
+"""Connections to PostgreSQL: made on the journal's loop, made again when the server was away; and what they are asked."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -16,18 +13,14 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.follow import Followers
+from callstream.journal.postgres.session import PostgresSession, queries_in
+from callstream.journal.sql.session import Database
 from callstream.journal.store import StoreAway, Unstorable
-
-_log = logging.getLogger("callstream.journal")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 30.0
 _READERS = 4
-LONG_SECONDS = 600.0
-"""For what reads or deletes a whole run."""
-
 _UNSTORABLE = ("22", "23", "54")
 """Classes of SQLSTATE: data exception, integrity constraint violation, program limit exceeded."""
 PASSING = (
@@ -100,12 +93,16 @@ async def _leave_as_is(connection: Any) -> None:
     """Nothing is ever set on a connection, so nothing is reset when it goes back: that would be one more round trip."""
 
 
-class Link:
-    """The way to the server for one journal, with a few connections to read by. Used on the journal's loop only."""
+class Link(Database):
+    """See ``Database``: the way to the server for one journal, with a few connections that are nobody's for long. Used on
+    the journal's loop only.
+    """
 
     def __init__(self, address: Address, patience: float) -> None:
         self.address = address
         self.where = address.where
+        self.channel = f"callstream_{address.schema}" if address.listen else ""
+        self.sql = queries_in(address.schema)
         self._patience = patience
         self._pool: Any = None
 
@@ -130,11 +127,25 @@ class Link:
     async def connect(self) -> Any:
         return await asyncpg.connect(**self._options())
 
+    def session(self, connection: Any, writer: str = "", turn: int | None = None) -> PostgresSession:
+        return PostgresSession(connection, self.sql, self.address.schema, self.channel, writer=writer, turn=turn)
+
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Any]:
+    async def asking(self) -> AsyncIterator[PostgresSession]:
         with failure(self.where):
             async with self._pool.acquire() as connection:
-                yield connection
+                yield self.session(connection)
+
+    @asynccontextmanager
+    async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[PostgresSession]:
+        async with self.asking() as session, session.connection.transaction():
+            if durable:
+                await session.run("sync_commit")
+            yield session
+
+    async def give_back(self) -> None:
+        async with self.asking() as session:
+            await session.run("give_back")
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -143,101 +154,3 @@ class Link:
             "timeout": min(_CONNECT_SECONDS, max(self._patience, 1.0)),
             "command_timeout": _COMMAND_SECONDS,
         }
-
-
-POLL_SECONDS = 0.025
-"""How often the followed runs are looked at where nothing can be heard."""
-_PULSE_SECONDS = 5.0
-"""How often the listening connection is asked whether it is alive."""
-_MAX_BACK_OFF = 1.0
-
-
-class PostgresWatch:
-    """Wakes followers: by NOTIFY on one listening connection, or by looking.
-
-    ``own``: the server's process through which this one writes, as ``writer``. What that says is known here.
-    """
-
-    def __init__(
-        self,
-        link: Link,
-        sql: Mapping[str, str],
-        channel: str,
-        followers: Followers,
-        run_of: Callable[[int], str | None],
-        *,
-        own: Callable[[], int | None],
-        writer: str,
-    ) -> None:
-        self._link = link
-        self._sql = sql
-        self._channel = channel
-        self._followers = followers
-        self._run_of = run_of
-        self._own = own
-        self._writer = writer
-
-    async def run(self) -> None:
-        """Until it is cancelled. After every break all followers look once, because what was said meanwhile is lost."""
-        back_off = 0.05
-        complaint = ""
-        while True:
-            try:
-                with failure(self._link.where):
-                    if self._channel:
-                        await self._listen()
-                    else:
-                        await self._look()
-            except StoreAway:
-                await asyncio.sleep(back_off)
-                back_off = min(back_off * 2, _MAX_BACK_OFF)
-            except JournalError as error:
-                if self._channel:
-                    _log.warning(
-                        "LISTEN was refused, looking for new records every %g s instead: %s",
-                        POLL_SECONDS,
-                        error,
-                    )
-                    self._channel = ""
-                else:
-                    if complaint != (complaint := str(error)):
-                        _log.warning("new records could not be looked for, trying again: %s", complaint)
-                    self._followers.wake_all()  # reading tells them what is wrong
-                    await asyncio.sleep(_MAX_BACK_OFF)
-            else:
-                back_off = 0.05
-
-    async def _listen(self) -> None:
-        """Returns when the connection is gone. It is made when a run is first followed."""
-        await self._followers.any()
-        connection = await self._link.connect()
-        gone = asyncio.Event()
-        connection.add_termination_listener(lambda _: gone.set())
-        try:
-            await connection.add_listener(self._channel, self._heard)
-            self._followers.wake_all()
-            while not gone.is_set():
-                try:
-                    await asyncio.wait_for(gone.wait(), _PULSE_SECONDS)
-                except TimeoutError:
-                    await connection.execute("SELECT 1", timeout=_PULSE_SECONDS)
-        finally:
-            connection.terminate()
-
-    def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
-        if pid == self._own():
-            return  # followers here were told, and given the records
-        run_ids = (self._run_of(int(key)) for key in payload.split(",") if key)
-        self._followers.wake([run_id for run_id in run_ids if run_id is not None])
-
-    async def _look(self) -> None:
-        seen: dict[str, int] = {}
-        while True:
-            await self._followers.any()
-            await asyncio.sleep(POLL_SECONDS)
-            run_ids = list(self._followers.runs())
-            async with self._link.reading() as connection:
-                rows = await connection.fetch(self._sql["followed_runs"], run_ids, self._writer)
-            found = {row[0]: row[1] for row in rows}
-            self._followers.wake([run_id for run_id in run_ids if seen.get(run_id) != found.get(run_id)])
-            seen = found

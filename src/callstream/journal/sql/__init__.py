@@ -1,4 +1,6 @@
-"""The named queries of a dialect, from its .sql files. Every query is found under the same name in each dialect."""
+"""The journal in a database that speaks SQL. What databases have in common is here; what differs are the named queries of a
+dialect, in its .sql files, and how a connection is used (``session``). A query has the same name in each dialect.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,22 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*$", re.MULTILINE)
+_NOW: Mapping[Dialect, str] = {
+    "sqlite": "(julianday('now') - 2440587.5) * 86400",
+    "postgres": "extract(epoch FROM clock_timestamp())::double precision",
+}
 
 
 @cache
 def queries(dialect: Dialect) -> Mapping[str, str]:
     """Name to SQL. A query begins with a line ``-- name: …`` and ends at the next comment that begins a line."""
-    parts = _NAME.split(_text(dialect, "queries.sql"))
+    parts = _NAME.split(_text(dialect, "queries.sql").replace("{now}", _NOW[dialect]))
     named = dict(zip(parts[1::2], parts[2::2], strict=True))
     return {name: _COMMENT.sub("", text).strip() for name, text in named.items()}
 
@@ -25,6 +31,15 @@ def queries(dialect: Dialect) -> Mapping[str, str]:
 def schema(dialect: Dialect, version: int) -> str:
     """The statements that bring a store from the version before to this one."""
     return _text(dialect, f"schema_{version}.sql")
+
+
+def build_list(
+    sql: Mapping[str, str], name: str, conditions: Mapping[str, Any], way: str = "ASC"
+) -> tuple[str, dict[str, Any]]:
+    """A query with those conditions in it, and their values by name."""
+    where = " AND ".join(sql[condition] for condition in conditions or ["where_any"])
+    values = {condition.removeprefix("where_"): value for condition, value in conditions.items()}
+    return sql[name].replace("{where}", where).replace("{way}", way), values
 
 
 def _text(dialect: Dialect, name: str) -> str:

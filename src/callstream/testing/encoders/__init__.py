@@ -32,6 +32,7 @@ from callstream.testing.script import (
     Thought,
     ToolCall,
     Truncated,
+    calls_of,
     checked,
 )
 
@@ -61,8 +62,7 @@ def frames(wire: str, script: Script, *, model: str | None = None, first_id: int
     steps = checked(script)
     if isinstance(steps[-1], HttpError):
         raise UsageError(f"{steps[-1]!r} has no stream: it is an answer of its own; encode_whole gives its body")
-    encoder = _encoder(wire, model, first_id)
-    return _played(encoder, steps)
+    return _played(wire, _encoder(wire, model, first_id), steps)
 
 
 def encode_whole(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> bytes:
@@ -70,14 +70,14 @@ def encode_whole(wire: str, script: Script, *, model: str | None = None, first_i
     steps = checked(script)
     encoder = _encoder(wire, model, first_id)
     match steps[-1]:
-        case Failure() as failure:
-            return dumps(encoder.error(failure)).encode()
-        case HttpError() as refusal:
-            return dumps(encoder.refusal(refusal)).encode()
+        case Failure() | HttpError() as error:
+            return dumps(encoder.error(error)).encode()
         case Truncated() | Cut() as end:
             raise UsageError(f"a whole answer cannot end with {end!r}")
-    for _ in _played(encoder, steps):
+    for _ in _played(wire, encoder, steps):
         pass
+    if encoder.malformed is not None:
+        raise UsageError(f"a whole {wire} answer cannot carry text that is not JSON: {encoder.malformed!r:.80}")
     return dumps(encoder.whole()).encode()
 
 
@@ -87,7 +87,7 @@ def _encoder(wire: str, model: str | None, first_id: int) -> Encoder:
     return ENCODERS[wire](model, first_id)
 
 
-def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut]:
+def _played(wire: str, encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut]:
     yield from encoder.begin()
     for step in steps:
         match step:
@@ -95,12 +95,14 @@ def _played(encoder: Encoder, steps: list[Step]) -> Iterator[bytes | Delay | Cut
                 yield from encoder.text(step)
             case Thought():
                 yield from encoder.thought(step)
-            case ToolCall():
-                yield from encoder.calls([step])
-            case Parallel(calls=calls):
+            case ToolCall() | Parallel():
+                calls = calls_of(step)
+                for call in calls:
+                    if call.custom and not encoder.has_custom:
+                        raise UsageError(f"the wire {wire!r} has no free-text tools; {call.name!r} is custom")
                 yield from encoder.calls(calls)
             case Finish(reason=reason):
-                yield from encoder.finish(reason)
+                yield from encoder.end(reason)
             case Failure():
                 yield from encoder.failure(step)
             case Truncated() | HttpError():

@@ -9,36 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from callstream.errors import UsageError, WireError
 from callstream.jsontext import JsonStream
-from callstream.testing.encoders.encoder import (
-    Carrying,
-    Encoder,
-    Form,
-    argument_text,
-    named_event,
-    numbers_of,
-    payload_of,
-    refuse_custom,
-    with_payload,
-)
+from callstream.testing.encoders.encoder import Credentials, Encoder, argument_text, named_event
 from callstream.testing.httpserver import Frame, ReceivedRequest
 from callstream.testing.script import Delay, Failure, HttpError, Text, Thought, ToolCall
 
 _SPACED = (", ", ": ")  # the model's own habit
-_KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
 
 
 class AnthropicEncoder(Encoder):
@@ -49,36 +29,30 @@ class AnthropicEncoder(Encoder):
     place = "/v1/messages"
     upstream = "https://api.anthropic.com"
     variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_BASE_URL",)
-    credentials: ClassVar[tuple[tuple[str, str | None], ...]] = (("ANTHROPIC_API_KEY", "none"),)
+    credentials: ClassVar[Credentials] = (("ANTHROPIC_API_KEY", "none"),)
     request_id = "request-id"
     failure_status = 529
-
-    @classmethod
-    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
-        """First: no empty delta comes before the first of the text. Last: one delta has all of the first call's text."""
-        if carrying == "first":
-            empty = numbers_of(frames, '"partial_json":""')[0]
-            return [*frames[:empty], *frames[empty + 1 :]]
-        end = numbers_of(frames, "content_block_stop")[0]
-        deltas = [number for number in numbers_of(frames, "input_json_delta") if number < end]
-        payload = payload_of(frames[deltas[-1]])
-        payload["delta"]["partial_json"] = "".join(
-            payload_of(frames[number])["delta"]["partial_json"] for number in deltas
-        )
-        return [*frames[: deltas[0]], with_payload(frames[deltas[-1]], payload), *frames[end:]]
-
-    @classmethod
-    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
-        return "events" if verb == "streamRawPredict" else super().form_of(verb, query, fields)
+    kinds: ClassVar[Mapping[int, str]] = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        504: "timeout_error",
+        529: "overloaded_error",
+    }
+    other_kind = "api_error"
+    ends = ("end_turn", "tool_use", "max_tokens")
+    pings = True
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
         self._content: list[dict[str, Any]] = []
         self._open = False
-        self._stop_reason: str | None = None
 
     def begin(self) -> Iterator[bytes]:
-        yield _event("message_start", message=self._message(1))
+        yield self._event("message_start", message=self._message(1))
 
     def text(self, step: Text) -> Iterator[bytes]:
         yield from self._start({"type": "text", "text": ""})
@@ -96,12 +70,7 @@ class AnthropicEncoder(Encoder):
         self._content[-1] |= {"thinking": step.text, "signature": signature}
         yield self._stop()
 
-    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
-        for call in calls:
-            yield from self._call(call)
-
-    def _call(self, call: ToolCall) -> Iterator[bytes]:
-        refuse_custom(call, "anthropic")
+    def call(self, call: ToolCall) -> Iterator[bytes]:
         text = argument_text(call, _SPACED)
         block: dict[str, Any] = {"type": "tool_use", **self.named(call, "toolu_"), "name": call.name, "input": {}}
         block["caller"] = {"type": "direct"}
@@ -113,41 +82,32 @@ class AnthropicEncoder(Encoder):
             yield self._stop()
             return
         yield from self._start(block)
-        for piece in ["", *pieces]:
+        for piece in {None: ["", *pieces], "first": pieces, "last": [text]}[call.carrying]:
             yield self._delta(type="input_json_delta", partial_json=piece)
         if call.stop_after is None:
             self._content[-1]["input"] = args
             if args is None:
-                self._malformed = text
+                self.malformed = text
             yield self._stop()
 
     def failure(self, step: Failure) -> Iterator[bytes]:
-        error = self.error(step)
-        yield _event("error", **{key: value for key, value in error.items() if key != "type"})
+        yield named_event("error", self.error(step))
 
-    def finish(self, reason: str | None) -> Iterator[bytes]:
+    def finish(self) -> Iterator[bytes]:
         if self._open:  # the API ends a block that ran out of tokens as it ends any other
             yield self._stop()
-        called = any(block["type"] == "tool_use" for block in self._content)
-        words = {None: "tool_use" if called else "end_turn", "length": "max_tokens"}
-        self._stop_reason = words.get(reason, reason)
-        delta = {"stop_reason": self._stop_reason, "stop_sequence": None, "stop_details": None}
+        delta = {"stop_reason": self.finish_reason, "stop_sequence": None, "stop_details": None}
         usage = _usage(self.output_tokens)
         del usage["cache_creation"], usage["service_tier"]
-        yield _event("message_delta", delta=delta, usage=usage)
-        yield _event("message_stop")
+        yield self._event("message_delta", delta=delta, usage=usage)
+        yield self._event("message_stop")
 
     def whole(self) -> Any:
-        self.refuse_malformed("a whole anthropic answer")
         return self._message(self.output_tokens) | {"content": self._content}
 
-    def error(self, step: Failure) -> Any:
-        kind = step.kind or "overloaded_error"
+    def error_body(self, status: int, kind: str, message: str) -> Any:
         request_id = f"req_{self.response_number}"
-        return {"type": "error", "error": {"type": kind, "message": step.message}, "request_id": request_id}
-
-    def refusal(self, step: HttpError) -> Any:
-        return self.error(Failure(step.message, step.kind or _KINDS.get(step.status, "api_error")))
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
     def _message(self, output_tokens: int) -> dict[str, Any]:
         return {
@@ -156,25 +116,28 @@ class AnthropicEncoder(Encoder):
             "type": "message",
             "role": "assistant",
             "content": [],
-            "stop_reason": self._stop_reason,
+            "stop_reason": self.finish_reason,
             "stop_sequence": None,
             "stop_details": None,
             "usage": _usage(output_tokens),
         }
 
     def _start(self, block: dict[str, Any]) -> Iterator[bytes]:
-        yield _event("content_block_start", index=len(self._content), content_block=block)
-        if not self._content:
+        yield self._event("content_block_start", index=len(self._content), content_block=block)
+        if not self._content and self.pings:
             yield b'event: ping\ndata: {"type": "ping"}\n\n'
         self._content.append(dict(block))
         self._open = True
 
     def _delta(self, **delta: Any) -> bytes:
-        return _event("content_block_delta", index=len(self._content) - 1, delta=delta)
+        return self._event("content_block_delta", index=len(self._content) - 1, delta=delta)
 
     def _stop(self) -> bytes:
         self._open = False
-        return _event("content_block_stop", index=len(self._content) - 1)
+        return self._event("content_block_stop", index=len(self._content) - 1)
+
+    def _event(self, name: str, **fields: Any) -> bytes:
+        return named_event(name, {"type": name, **fields})
 
 
 def _usage(output_tokens: int) -> dict[str, Any]:
@@ -186,10 +149,6 @@ def _usage(output_tokens: int) -> dict[str, Any]:
         "output_tokens": output_tokens,
         "service_tier": "standard",
     }
-
-
-def _event(name: str, **fields: Any) -> bytes:
-    return named_event(name, {"type": name, **fields})
 
 
 # -- arguments that are held back --------------------------------------------------------------------------------------
@@ -244,10 +203,10 @@ def hold_values(frames: Iterable[Frame], eager: frozenset[str], per_second: floa
         if not isinstance(frame, bytes):
             yield frame
         elif b'"type":"tool_use"' in frame:
-            held = None if payload_of(frame)["content_block"]["name"] in eager else _Held()
+            held = None if _payload(frame)["content_block"]["name"] in eager else _Held()
             yield frame
         elif held is not None and b'"input_json_delta"' in frame:
-            text = payload_of(frame)["delta"]["partial_json"]
+            text = _payload(frame)["delta"]["partial_json"]
             whole = held.feed(text)
             if whole or not text:
                 yield _delta(frame, whole)
@@ -263,10 +222,14 @@ def hold_values(frames: Iterable[Frame], eager: frozenset[str], per_second: floa
             yield frame
 
 
+def _payload(frame: bytes) -> dict[str, Any]:
+    return dict(json.loads(frame.partition(b"data: ")[2]))
+
+
 def _delta(frame: bytes, text: str) -> bytes:
-    payload = payload_of(frame)
+    payload = _payload(frame)
     payload["delta"]["partial_json"] = text
-    return with_payload(frame, payload)
+    return named_event(payload["type"], payload)
 
 
 class _Held:

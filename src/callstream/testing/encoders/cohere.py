@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from callstream.testing.encoders.encoder import (
-    Carrying,
-    Encoder,
-    argument_text,
-    merge_frames,
-    named_event,
-    numbers_of,
-    refuse_custom,
-)
-from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
+from callstream.testing.encoders.encoder import Encoder, argument_text, named_event
+from callstream.testing.script import Failure, Text, Thought, ToolCall
 
 _SPACED = (", ", ": ")  # the model's own habit
 
@@ -29,24 +21,12 @@ class CohereEncoder(Encoder):
     credentials = (("CO_API_KEY", "none"),)
     stream_type = "text/event-stream"
     request_id = "x-request-id"
-
-    @classmethod
-    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
-        """First: the call is announced with the first of its text. Last: one delta, before the end, has all of it."""
-        start = numbers_of(frames, '"type":"tool-call-start"')[0]
-        if carrying == "first":
-            return merge_frames(frames, start + 1, start, _append_arguments)
-        end = numbers_of(frames, '"type":"tool-call-end"')[0]
-        while end - start > 2:
-            frames = merge_frames(frames, start + 2, start + 1, _append_arguments)
-            end -= 1
-        return frames
+    ends = ("COMPLETE", "TOOL_CALL", "MAX_TOKENS")
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
         self._content: list[dict[str, Any]] = []
         self._tool_calls: list[dict[str, Any]] = []
-        self._finish_reason: str | None = None
 
     def begin(self) -> Iterator[bytes]:
         message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
@@ -66,19 +46,17 @@ class CohereEncoder(Encoder):
             yield _event("content-delta", index=index, delta={"message": {"content": {kind: piece}}})
         yield _event("content-end", index=index)
 
-    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
-        for call in calls:
-            yield from self._call(call)
-
-    def _call(self, call: ToolCall) -> Iterator[bytes]:
-        refuse_custom(call, "cohere")
+    def call(self, call: ToolCall) -> Iterator[bytes]:
         index = len(self._tool_calls)
-        function = {"name": call.name, "arguments": ""}
+        text = argument_text(call, _SPACED)
+        pieces = self.argument_pieces(call, text)
+        function = {"name": call.name, "arguments": "".join(pieces)}
         entry: dict[str, Any] = {**self.named(call, f"{call.name}_"), "type": "function", "function": function}
-        pieces = self.argument_pieces(call, argument_text(call, _SPACED))
-        self._tool_calls.append(entry | {"function": function | {"arguments": "".join(pieces)}})
-        yield _event("tool-call-start", index=index, delta={"message": {"tool_calls": entry}})
-        for piece in pieces:
+        self._tool_calls.append(entry)
+        at_once = 1 if call.carrying == "first" else 0
+        head = entry | {"function": function | {"arguments": "".join(pieces[:at_once])}}
+        yield _event("tool-call-start", index=index, delta={"message": {"tool_calls": head}})
+        for piece in [text] if call.carrying == "last" else pieces[at_once:]:
             delta = {"message": {"tool_calls": {"function": {"arguments": piece}}}}
             yield _event("tool-call-delta", index=index, delta=delta)
         if call.stop_after is None:
@@ -88,10 +66,8 @@ class CohereEncoder(Encoder):
         yield _event("message-end", delta={"finish_reason": "ERROR", "error": step.message, "usage": self._usage()})
         yield b"data: [DONE]\n\n"
 
-    def finish(self, reason: str | None) -> Iterator[bytes]:
-        words = {None: "TOOL_CALL" if self._tool_calls else "COMPLETE", "length": "MAX_TOKENS"}
-        self._finish_reason = words.get(reason, reason)
-        yield _event("message-end", delta={"finish_reason": self._finish_reason, "usage": self._usage()})
+    def finish(self) -> Iterator[bytes]:
+        yield _event("message-end", delta={"finish_reason": self.finish_reason, "usage": self._usage()})
         yield b"data: [DONE]\n\n"
 
     def whole(self) -> Any:
@@ -102,16 +78,13 @@ class CohereEncoder(Encoder):
             message["tool_calls"] = self._tool_calls
         return {
             "id": self._id,
-            "finish_reason": self._finish_reason,
+            "finish_reason": self.finish_reason,
             "message": message,
             "usage": self._usage(),
         }
 
-    def error(self, step: Failure) -> Any:
-        return {"id": self._id, "message": step.message}
-
-    def refusal(self, step: HttpError) -> Any:
-        return {"id": self._id, "message": step.message}
+    def error_body(self, status: int, kind: str, message: str) -> Any:
+        return {"id": self._id, "message": message}
 
     @property
     def _id(self) -> str:
@@ -124,8 +97,3 @@ class CohereEncoder(Encoder):
 
 def _event(name: str, **fields: Any) -> bytes:
     return named_event(name, {"type": name, **fields})
-
-
-def _append_arguments(taken: dict[str, Any], into: dict[str, Any]) -> None:
-    function = into["delta"]["message"]["tool_calls"]["function"]
-    function["arguments"] += taken["delta"]["message"]["tool_calls"]["function"]["arguments"]

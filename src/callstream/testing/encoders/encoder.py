@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from callstream.codec import escape_surrogates
@@ -20,19 +21,9 @@ from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCal
 CREATED = 1_760_000_000
 """The moment that every scripted response was made at."""
 
-_OPENAI_KINDS = {
-    400: "invalid_request_error",
-    401: "invalid_request_error",
-    403: "invalid_request_error",
-    404: "invalid_request_error",
-    429: "requests",
-}
-
-
 Form: TypeAlias = Literal["events", "array", "whole"]
 """The wire's own stream, a stream as a JSON array, or an answer that is not streamed."""
-Carrying: TypeAlias = Literal["first", "last"]
-"""The piece of a call, beside those of its arguments alone, that carries some of them."""
+Credentials: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 class Encoder(ABC):
@@ -45,8 +36,12 @@ class Encoder(ABC):
 
     ``resumed_path`` matches the paths at which answers are asked for again, with GET; ``stream=true`` asks for a stream.
     ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: what
-    an answer that is not streamed fails with. ``is_text``: text of a script stands in the stream as it is, and may be
-    replaced there; not so where it is encoded, or where a checksum follows. ``streams_arguments``: calls come in pieces.
+    an answer that is not streamed fails with. ``kinds`` are the wire's words for errors, by status; ``other_kind`` is for
+    any other status. ``ends`` are its words for why a response ends: after text, after a call, for lack of tokens.
+
+    ``is_text``: text of a script stands in the stream as it is, and may be replaced there; not so where it is encoded, or
+    where a checksum follows. ``streams_arguments``: calls come in pieces. ``alternates``: those of parallel calls alternate.
+    ``has_custom``: there are free-text tools.
     """
 
     model: ClassVar[str]
@@ -56,35 +51,36 @@ class Encoder(ABC):
     resumed_path: ClassVar[re.Pattern[str] | None] = None
     upstream: ClassVar[str]
     variables: ClassVar[tuple[str, ...]]
-    credentials: ClassVar[tuple[tuple[str, str | None], ...]]
+    credentials: ClassVar[Credentials]
     stream_type: ClassVar[str] = "text/event-stream; charset=utf-8"
     request_id: ClassVar[str | None] = None
     failure_status: ClassVar[int] = 500
+    kinds: ClassVar[Mapping[int, str]] = {}
+    other_kind: ClassVar[str] = ""
     is_text: ClassVar[bool] = True
     streams_arguments: ClassVar[bool] = True
+    alternates: ClassVar[bool] = False
+    has_custom: ClassVar[bool] = False
+    ends: ClassVar[tuple[str, str, str]]
 
     @classmethod
-    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
-        """Which form of answer a request wants."""
-        return "events" if fields.get("stream") is True else "whole"
-
-    @classmethod
-    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
-        """The frames of a script with arguments in the first or the last piece of its first call too.
-
-        A wire that has no form for it, or whose stream has that form anyway, leaves them as they are.
-        """
-        return frames
+    def form_of(cls, verb: str, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+        """Which form of answer a request wants: its path names the operation that streams, or a field asks for a stream."""
+        return "events" if "stream" in verb or fields.get("stream") is True else "whole"
 
     def __init__(self, model: str | None, first_id: int) -> None:
         self.model_name = model or self.model
         self.response_number = first_id
         self.next_id = first_id
         self.sent = 0
-        self._malformed: str | None = None
+        self.finish_reason: str | None = None
+        self._has_called = False
+        self.malformed: str | None = None
+        """Text of a call that is not JSON, which no whole answer can carry where arguments are values."""
 
-    @abstractmethod
-    def begin(self) -> Iterator[bytes]: ...
+    def begin(self) -> Iterator[bytes]:
+        """What comes before anything that is said."""
+        return iter(())
 
     @abstractmethod
     def text(self, step: Text) -> Iterator[bytes]: ...
@@ -92,51 +88,53 @@ class Encoder(ABC):
     @abstractmethod
     def thought(self, step: Thought) -> Iterator[bytes]: ...
 
+    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
+        self._has_called = self._has_called or bool(calls)
+        streams = [self.call(call) for call in calls]
+        return _alternating(streams) if self.alternates else chain.from_iterable(streams)
+
     @abstractmethod
-    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]: ...
+    def call(self, call: ToolCall) -> Iterator[bytes]: ...
 
     @abstractmethod
     def failure(self, step: Failure) -> Iterator[bytes]: ...
 
+    def end(self, reason: str | None) -> Iterator[bytes]:
+        """The normal end. ``reason`` is the wire's own word; None is the one that fits, every wire knows ``length``."""
+        said, called, out_of_tokens = self.ends
+        self.finish_reason = {None: called if self._has_called else said, "length": out_of_tokens}.get(reason, reason)
+        return self.finish()
+
     @abstractmethod
-    def finish(self, reason: str | None) -> Iterator[bytes]: ...
+    def finish(self) -> Iterator[bytes]:
+        """The end, for ``finish_reason``."""
 
     @abstractmethod
     def whole(self) -> Any:
         """The non-streaming answer with what was sent until now."""
 
-    @abstractmethod
-    def error(self, step: Failure) -> Any:
-        """The body of a request that failed."""
+    def error(self, step: Failure | HttpError) -> Any:
+        """The body of a request that failed or is refused."""
+        status = step.status if isinstance(step, HttpError) else self.failure_status
+        return self.error_body(status, step.kind or self.kinds.get(status, self.other_kind), step.message)
 
     @abstractmethod
-    def refusal(self, step: HttpError) -> Any:
-        """The body of a refused request, with the wire's word for its status."""
-
-    def call_id(self, call: ToolCall, prefix: str) -> str | None:
-        """The call's id, made up where the script leaves that to the encoder. None: the wire carries no id."""
-        if call.call_id is None:
-            number, self.next_id = self.next_id, self.next_id + 1
-            return f"{prefix}{number}"
-        return call.call_id or None
+    def error_body(self, status: int, kind: str, message: str) -> Any: ...
 
     def named(self, call: ToolCall, prefix: str, field: str = "id") -> dict[str, str]:
-        """The field that has the call's id; nothing where the wire carries none."""
-        call_id = self.call_id(call, prefix)
-        return {} if call_id is None else {field: call_id}
+        """The field that has the call's id, made up where the script leaves that to the encoder; nothing without an id."""
+        call_id = call.call_id
+        if call_id is None:
+            call_id, self.next_id = f"{prefix}{self.next_id}", self.next_id + 1
+        return {field: call_id} if call_id else {}
 
     def parsed(self, text: str) -> Any:
-        """The arguments as a whole answer holds them; None for text that is not JSON, which only a stream can carry."""
+        """The arguments as a whole answer holds them; None for text that is not JSON."""
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            self._malformed = text
+            self.malformed = text
             return None
-
-    def refuse_malformed(self, answer: str) -> None:
-        """Refuses to give a whole answer with a call whose text was not JSON."""
-        if self._malformed is not None:
-            raise UsageError(f"{answer} cannot carry text that is not JSON: {self._malformed!r:.80}")
 
     def pieces(self, text: str, size: int | None) -> list[str]:
         """The text cut into deltas, and counted for the usage figures."""
@@ -161,15 +159,15 @@ class OpenAIEncoder(Encoder):
     variables = ("OPENAI_BASE_URL",)
     credentials = (("OPENAI_API_KEY", "none"),)
     request_id = "x-request-id"
+    kinds: ClassVar[Mapping[int, str]] = {
+        **dict.fromkeys((400, 401, 403, 404), "invalid_request_error"),
+        429: "requests",
+    }
+    other_kind = "server_error"
+    alternates = True
 
-    def error(self, step: Failure) -> Any:
-        return self._error(step.message, step.kind or "server_error")
-
-    def refusal(self, step: HttpError) -> Any:
-        code = "rate_limit_exceeded" if step.status == 429 else None
-        return self._error(step.message, step.kind or _OPENAI_KINDS.get(step.status, "server_error"), code)
-
-    def _error(self, message: str, kind: str, code: str | None = None) -> Any:
+    def error_body(self, status: int, kind: str, message: str) -> Any:
+        code = "rate_limit_exceeded" if status == 429 else None
         return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
@@ -190,53 +188,12 @@ def argument_text(call: ToolCall, separators: tuple[str, str] = (",", ":")) -> s
     return dumps(call.args, separators)
 
 
-def refuse_custom(call: ToolCall, wire: str) -> None:
-    if call.custom:
-        raise UsageError(f"the wire {wire!r} has no free-text tools; {call.name!r} is custom")
-
-
-def payload_of(frame: bytes) -> dict[str, Any]:
-    """What a server-sent event says."""
-    line = next(line for line in frame.decode().split("\n") if line.startswith("data: "))
-    return dict(json.loads(line.removeprefix("data: ")))
-
-
-def with_payload(frame: bytes, payload: dict[str, Any]) -> bytes:
-    """The server-sent event with another payload."""
-    head, _, _ = frame.decode().partition("data: ")
-    return f"{head}data: {dumps(payload)}\n\n".encode()
-
-
 def named_event(name: str, payload: dict[str, Any]) -> bytes:
     """A server-sent event with a name."""
     return f"event: {name}\ndata: {dumps(payload)}\n\n".encode()
 
 
-def numbers_of(frames: list[bytes], *marks: str) -> list[int]:
-    """Where the frames are that have all these texts in them."""
-    return [number for number, frame in enumerate(frames) if all(mark.encode() in frame for mark in marks)]
-
-
-def merge_frames(
-    frames: list[bytes], taken: int, into: int, merge: Callable[[dict[str, Any], dict[str, Any]], None]
-) -> list[bytes]:
-    """Without the frame ``taken``, whose content ``merge`` puts into another."""
-    target = payload_of(frames[into])
-    merge(payload_of(frames[taken]), target)
-    merged = list(frames)
-    merged[into] = with_payload(frames[into], target)
-    del merged[taken]
-    return merged
-
-
-def alternating(streams: Iterable[Iterator[bytes]]) -> Iterator[bytes]:
+def _alternating(streams: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
     """One chunk of each stream in turn until all are through."""
-    running = list(streams)
-    while running:
-        going_on = []
-        for stream in running:
-            chunk = next(stream, None)
-            if chunk is not None:
-                yield chunk
-                going_on.append(stream)
-        running = going_on
+    for turn in zip_longest(*streams):
+        yield from filter(None, turn)

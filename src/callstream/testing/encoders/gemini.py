@@ -10,44 +10,55 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, ClassVar
 
 import msgspec
 
 from callstream.errors import UsageError
 from callstream.jsontext.path import Path, format_path
-from callstream.testing.encoders.encoder import Encoder, Form, dumps, refuse_custom
-from callstream.testing.script import Failure, HttpError, Parallel, Step, Text, Thought, ToolCall
+from callstream.testing.encoders.encoder import Encoder, Form, dumps
+from callstream.testing.script import Failure, HttpError, Step, Text, Thought, ToolCall, with_calls
 
 _SPACED = (",", ": ")
-KINDS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
 # Google's serialiser escapes these too. google-genai relies on it: any line end of Unicode ends a line of its stream.
 _ESCAPED = re.compile("[<>\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
 
-class GeminiEncoder(Encoder):
-    model = "gemini-3-pro-preview"
-    path = re.compile(
-        r"/(?:models|tunedModels|endpoints)/(?P<model>[^/:]+):(?P<verb>streamGenerateContent|generateContent)$"
-    )
-    place = "/v1beta/models/{model}:streamGenerateContent"
+class GoogleEncoder(Encoder):
+    """What both of Gemini's wires share: their server, and its errors."""
+
     upstream = "https://generativelanguage.googleapis.com"
     variables = ("GOOGLE_GEMINI_BASE_URL",)
     credentials = (("GEMINI_API_KEY", "none"),)
     stream_type = "text/event-stream"
     failure_status = 503
+    kinds: ClassVar[Mapping[int, str]] = {
+        400: "INVALID_ARGUMENT",
+        401: "UNAUTHENTICATED",
+        403: "PERMISSION_DENIED",
+        404: "NOT_FOUND",
+        429: "RESOURCE_EXHAUSTED",
+        500: "INTERNAL",
+        503: "UNAVAILABLE",
+        504: "DEADLINE_EXCEEDED",
+    }
+    other_kind = "UNKNOWN"
+
+    def error_body(self, status: int, kind: str, message: str) -> Any:
+        return {"error": {"code": status, "message": message, "status": kind}}
+
+
+class GeminiEncoder(GoogleEncoder):
+    model = "gemini-3-pro-preview"
+    path = re.compile(
+        r"/(?:models|tunedModels|endpoints)/(?P<model>[^/:]+):(?P<verb>streamGenerateContent|generateContent)$"
+    )
+    place = "/v1beta/models/{model}:streamGenerateContent"
+    ends = ("STOP", "STOP", "MAX_TOKENS")
 
     @classmethod
-    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+    def form_of(cls, verb: str, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
         if verb == "generateContent":
             return "whole"
         # google-genai writes the parameter as $alt for some servers.
@@ -56,10 +67,6 @@ class GeminiEncoder(Encoder):
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
         self._parts: list[dict[str, Any]] = []
-        self._finish_reason: str | None = None
-
-    def begin(self) -> Iterator[bytes]:
-        return iter(())
 
     def text(self, step: Text) -> Iterator[bytes]:
         self._parts.append({"text": step.text})
@@ -76,47 +83,43 @@ class GeminiEncoder(Encoder):
 
     def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         """Calls come one after another; those that come whole next to each other share a chunk."""
-        together: list[dict[str, Any]] = []
-        for call in calls:
-            args = _arguments(call)
-            call_id = {"id": call.call_id} if call.call_id else {}
-            signature = {} if call.signature is None else {"thoughtSignature": call.signature}
-            part = {"functionCall": {"name": call.name, "args": args, **call_id}, **signature}
-            if call.stop_after is None:
-                self._parts.append(part)
-            if not call.streamed:
-                together.append(part)
-                continue
-            if together:
-                yield self._chunk(together)
-                together = []
-            yield from self._streamed(call, args, call_id, signature)
-        if together:
-            yield self._chunk(together)
+        for is_streamed, group in groupby(calls, key=lambda call: call.streamed):
+            if is_streamed:
+                for call in group:
+                    yield from self.call(call)
+            else:
+                yield self._chunk([self._whole(call) for call in group])
 
-    def _streamed(
-        self, call: ToolCall, args: Any, call_id: dict[str, Any], signature: dict[str, Any]
-    ) -> Iterator[bytes]:
-        head = {"name": call.name, **call_id}
+    def _whole(self, call: ToolCall) -> dict[str, Any]:
+        function = {"name": call.name, "args": _arguments(call)} | ({"id": call.call_id} if call.call_id else {})
+        part = {"functionCall": function} | ({} if call.signature is None else {"thoughtSignature": call.signature})
+        if call.stop_after is None:
+            self._parts.append(part)
+        return part
+
+    def call(self, call: ToolCall) -> Iterator[bytes]:
+        part = self._whole(call)
+        head = dict(part["functionCall"])
+        args = head.pop("args")
         if not args and call.stop_after is None:  # a call without arguments is one chunk
-            yield self._chunk([{"functionCall": head, **signature}])
+            yield self._chunk([part | {"functionCall": head}])
             return
-        yield self._chunk([{"functionCall": head | {"willContinue": True}, **signature}])
-        for piece in list(self._partial_args(args, (), call.size))[: call.stop_after]:
+        yield self._chunk([part | {"functionCall": head | {"willContinue": True}}])
+        for piece in list(self.partial_args(args, (), call.size))[: call.stop_after]:
             yield self._chunk([{"functionCall": {**piece, "willContinue": True}}])
         if call.stop_after is None:
             yield self._chunk([{"functionCall": {}}])
 
-    def _partial_args(self, value: Any, path: Path, size: int) -> Iterator[dict[str, Any]]:
+    def partial_args(self, value: Any, path: Path, size: int | None) -> Iterator[dict[str, Any]]:
         """The pieces of a value in order. Between items that are objects comes a piece that says nothing."""
         if isinstance(value, dict) and value:
             for name, member in value.items():
-                yield from self._partial_args(member, (*path, name), size)
+                yield from self.partial_args(member, (*path, name), size)
         elif isinstance(value, list) and value:
             for index, item in enumerate(value):
                 if index and isinstance(item, dict):
                     yield {}
-                yield from self._partial_args(item, (*path, index), size)
+                yield from self.partial_args(item, (*path, index), size)
         else:
             place = {"jsonPath": format_path(path)}
             if isinstance(value, str):
@@ -127,20 +130,11 @@ class GeminiEncoder(Encoder):
     def failure(self, step: Failure) -> Iterator[bytes]:
         yield _event(self.error(step))
 
-    def finish(self, reason: str | None) -> Iterator[bytes]:
-        words = {None: "STOP", "length": "MAX_TOKENS"}
-        self._finish_reason = words.get(reason, reason)
+    def finish(self) -> Iterator[bytes]:
         yield self._chunk([{"text": ""}])
 
     def whole(self) -> Any:
         return self._response(self._parts)
-
-    def error(self, step: Failure) -> Any:
-        return {"error": {"code": 503, "message": step.message, "status": step.kind or "UNAVAILABLE"}}
-
-    def refusal(self, step: HttpError) -> Any:
-        status = step.kind or KINDS.get(step.status, "UNKNOWN")
-        return {"error": {"code": step.status, "message": step.message, "status": status}}
 
     def _chunk(self, parts: list[dict[str, Any]]) -> bytes:
         return _event(self._response(parts))
@@ -148,8 +142,8 @@ class GeminiEncoder(Encoder):
     def _response(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
         candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}}
         usage: dict[str, Any] = {"trafficType": "ON_DEMAND"}
-        if self._finish_reason is not None:
-            candidate["finishReason"] = self._finish_reason
+        if self.finish_reason is not None:
+            candidate["finishReason"] = self.finish_reason
             usage = {
                 "promptTokenCount": 25,
                 "candidatesTokenCount": self.output_tokens,
@@ -169,7 +163,6 @@ class GeminiEncoder(Encoder):
 
 def _arguments(call: ToolCall) -> Any:
     """The values to send: this wire carries values, not the text that the model wrote."""
-    refuse_custom(call, "gemini")
     try:
         args = call.args if call.text is None else json.loads(call.text)
     except ValueError as error:
@@ -216,27 +209,17 @@ class Signatures:
 
     def signed(self, steps: list[Step], number: int) -> list[Step]:
         """The steps with a signature on the response's first call, unless the script says that it has none ("")."""
-        signed: list[Step] = []
-        is_first = True
-        for step in steps:
-            if isinstance(step, ToolCall):
-                step, is_first = self._signed_call(step, is_first, number), False
-            elif isinstance(step, Parallel):
-                calls = []
-                for call in step.calls:
-                    calls.append(self._signed_call(call, is_first, number))
-                    is_first = False
-                step = Parallel(calls)
-            signed.append(step)
-        return signed
+        made_up: str | None = base64.b64encode(f"thought signature {number}".encode()).decode()
 
-    def _signed_call(self, call: ToolCall, is_first: bool, number: int) -> ToolCall:
-        signature = call.signature
-        if signature is None and is_first:
-            signature = base64.b64encode(f"thought signature {number}".encode()).decode()
-        if signature:
-            self._sent.add(_normal(signature))
-        return msgspec.structs.replace(call, signature=signature or None)
+        def sign(call: ToolCall) -> ToolCall:
+            nonlocal made_up
+            signature = made_up if call.signature is None else call.signature
+            made_up = None  # only the first call has it
+            if signature:
+                self._sent.add(_normal(signature))
+            return msgspec.structs.replace(call, signature=signature or None)
+
+        return with_calls(steps, sign)
 
     def fault_in(self, request: Any) -> HttpError | None:
         """The refusal that the API would answer the request with; None if nothing is wrong with it."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callstream.codec import encode_line
 from callstream.errors import UsageError
-from callstream.testing.encoders.encoder import Encoder, Form, refuse_custom
-from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
+from callstream.testing.encoders.encoder import Encoder, Form
+from callstream.testing.script import Failure, Text, Thought, ToolCall
 
 _MOMENT = "2026-08-05T08:10:56.372032Z"
 
@@ -25,19 +25,16 @@ class OllamaEncoder(Encoder):
     credentials = (("OLLAMA_API_KEY", "none"),)
     stream_type = "application/x-ndjson"
     streams_arguments = False
+    ends = ("stop", "stop", "length")
 
     @classmethod
-    def form_of(cls, verb: str | None, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
+    def form_of(cls, verb: str, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
         return "whole" if fields.get("stream") is False else "events"
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
         self._message: dict[str, Any] = {"role": "assistant", "content": ""}
         self._calls: list[dict[str, Any]] = []
-        self._done_reason: str | None = None
-
-    def begin(self) -> Iterator[bytes]:
-        return iter(())
 
     def text(self, step: Text) -> Iterator[bytes]:
         self._message["content"] += step.text
@@ -49,35 +46,28 @@ class OllamaEncoder(Encoder):
         for piece in self.pieces(step.text, step.size):
             yield self._line(thinking=piece)
 
-    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
-        for call in calls:
-            refuse_custom(call, "ollama")
-            if call.text is not None or not isinstance(call.args, dict):
-                raise UsageError(f"the wire 'ollama' has arguments as an object, not as text: {call!r:.80}")
-            if call.stop_after is not None:
-                continue
-            self.sent += len(str(call.args))
-            named = self.named(call, "call_")
-            function = {"index": len(self._calls), "name": call.name, "arguments": call.args}
-            entry = {**named, "function": function}
-            self._calls.append(entry)
-            yield self._line(tool_calls=[entry])
+    def call(self, call: ToolCall) -> Iterator[bytes]:
+        if call.text is not None or not isinstance(call.args, dict):
+            raise UsageError(f"the wire 'ollama' has arguments as an object, not as text: {call!r:.80}")
+        if call.stop_after is not None:
+            return
+        self.sent += len(str(call.args))
+        function = {"index": len(self._calls), "name": call.name, "arguments": call.args}
+        entry = {**self.named(call, "call_"), "function": function}
+        self._calls.append(entry)
+        yield self._line(tool_calls=[entry])
 
     def failure(self, step: Failure) -> Iterator[bytes]:
         yield encode_line(self.error(step)) + b"\n"
 
-    def finish(self, reason: str | None) -> Iterator[bytes]:
-        self._done_reason = reason or "stop"
+    def finish(self) -> Iterator[bytes]:
         yield encode_line(self._answer({"role": "assistant", "content": ""})) + b"\n"
 
     def whole(self) -> Any:
         return self._answer(self._message | ({"tool_calls": self._calls} if self._calls else {}))
 
-    def error(self, step: Failure) -> Any:
-        return {"error": step.message}
-
-    def refusal(self, step: HttpError) -> Any:
-        return {"error": step.message}
+    def error_body(self, status: int, kind: str, message: str) -> Any:
+        return {"error": message}
 
     def _line(self, **message: Any) -> bytes:
         said = {"role": "assistant", "content": "", **message}
@@ -90,7 +80,7 @@ class OllamaEncoder(Encoder):
             "created_at": _MOMENT,
             "message": message,
             "done": True,
-            "done_reason": self._done_reason,
+            "done_reason": self.finish_reason,
             "total_duration": 7_577_982_042,
             "load_duration": 58_847_000,
             "prompt_eval_count": 25,

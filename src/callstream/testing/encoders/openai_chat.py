@@ -10,17 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.testing.encoders.encoder import (
-    CREATED,
-    Carrying,
-    OpenAIEncoder,
-    alternating,
-    argument_text,
-    dumps,
-    merge_frames,
-    numbers_of,
-    refuse_custom,
-)
+from callstream.testing.encoders.encoder import CREATED, OpenAIEncoder, argument_text, dumps
 from callstream.testing.script import Failure, Text, Thought, ToolCall
 
 
@@ -28,15 +18,7 @@ class OpenAIChatEncoder(OpenAIEncoder):
     model = "gpt-4o-mini-2024-07-18"
     path = re.compile(r"/(?:chat|agents)/completions$")
     place = "/v1/chat/completions"
-
-    @classmethod
-    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
-        """First: the chunk that names the call has the first of its text. Last: the chunk of what follows has the last."""
-        if carrying == "first":
-            head, first, *_ = numbers_of(frames, '"tool_calls":[')
-            return merge_frames(frames, first, head, _append_arguments)
-        last = numbers_of(frames, '"tool_calls":[{"index":0')[-1]
-        return merge_frames(frames, last, last + 1, _prepend_call)
+    ends = ("stop", "tool_calls", "length")
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
@@ -44,10 +26,8 @@ class OpenAIChatEncoder(OpenAIEncoder):
         self._text = ""
         self._reasoning = ""
         self._tool_calls: list[dict[str, Any]] = []
-        self._finish_reason: str | None = None
-
-    def begin(self) -> Iterator[bytes]:
-        return iter(())  # the first chunk says whether text follows
+        self._held: list[dict[str, Any]] = []
+        """What the next chunk carries beside its own."""
 
     def text(self, step: Text) -> Iterator[bytes]:
         yield from self._role("")
@@ -63,35 +43,30 @@ class OpenAIChatEncoder(OpenAIEncoder):
 
     def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
         yield from self._role(None)
-        yield from alternating([self._call(call, self._declare(call)) for call in calls])
+        yield from super().calls(calls)
 
-    def _declare(self, call: ToolCall) -> dict[str, Any]:
-        refuse_custom(call, "openai_chat")
-        function = {"name": call.name, "arguments": ""}
+    def call(self, call: ToolCall) -> Iterator[bytes]:
+        pieces = self.argument_pieces(call, argument_text(call))
+        function = {"name": call.name, "arguments": "".join(pieces)}
         entry: dict[str, Any] = {**self.named(call, "call_"), "type": "function", "function": function}
         if call.signature is not None:
             entry["extra_content"] = {"google": {"thought_signature": call.signature}}
+        index = len(self._tool_calls)
         self._tool_calls.append(entry)
-        return {"index": len(self._tool_calls) - 1, **entry}
-
-    def _call(self, call: ToolCall, head: dict[str, Any]) -> Iterator[bytes]:
-        index = head["index"]
-        pieces = self.argument_pieces(call, argument_text(call))
-        self._tool_calls[index]["function"] = {"name": call.name, "arguments": "".join(pieces)}
-        if not call.streamed:
-            yield self._chunk({"tool_calls": [head | {"function": self._tool_calls[index]["function"]}]})
-            return
-        yield self._chunk({"tool_calls": [head]})
-        for piece in pieces:
-            yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+        at_once = len(pieces) if not call.streamed else 1 if call.carrying == "first" else 0
+        head = {"index": index, **entry, "function": function | {"arguments": "".join(pieces[:at_once])}}
+        later = [{"index": index, "function": {"arguments": piece}} for piece in pieces[at_once:]]
+        held = [later.pop()] if later and call.carrying == "last" else []
+        for part in [head, *later]:
+            yield self._chunk({"tool_calls": [part]})
+        self._held += held
 
     def failure(self, step: Failure) -> Iterator[bytes]:
         yield _event(self.error(step))
 
-    def finish(self, reason: str | None) -> Iterator[bytes]:
+    def finish(self) -> Iterator[bytes]:
         yield from self._role("")
-        self._finish_reason = reason or ("tool_calls" if self._tool_calls else "stop")
-        yield self._chunk({}, self._finish_reason)
+        yield self._chunk({}, self.finish_reason)
         yield _event(self._envelope("chat.completion.chunk", [], self._usage()))
         yield b"data: [DONE]\n\n"
 
@@ -102,7 +77,7 @@ class OpenAIChatEncoder(OpenAIEncoder):
         if self._tool_calls:
             message["tool_calls"] = self._tool_calls
         message |= {"refusal": None, "annotations": []}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
         return self._envelope("chat.completion", [choice], self._usage())
 
     def _role(self, content: str | None) -> Iterator[bytes]:
@@ -111,6 +86,9 @@ class OpenAIChatEncoder(OpenAIEncoder):
             yield self._chunk({"role": "assistant", "content": content, "refusal": None})
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        if self._held:
+            delta = delta | {"tool_calls": [*self._held, *delta.get("tool_calls", ())]}
+            self._held = []
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return _event(self._envelope("chat.completion.chunk", [choice], None))
 
@@ -139,16 +117,6 @@ class OpenAIChatEncoder(OpenAIEncoder):
                 "rejected_prediction_tokens": 0,
             },
         }
-
-
-def _append_arguments(taken: dict[str, Any], into: dict[str, Any]) -> None:
-    function = into["choices"][0]["delta"]["tool_calls"][0]["function"]
-    function["arguments"] += taken["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]
-
-
-def _prepend_call(taken: dict[str, Any], into: dict[str, Any]) -> None:
-    delta = into["choices"][0]["delta"]
-    delta["tool_calls"] = [*taken["choices"][0]["delta"]["tool_calls"], *delta.get("tool_calls", ())]
 
 
 def _event(payload: Any) -> bytes:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from callstream.testing.encoders.encoder import (
-    CREATED,
-    Carrying,
-    OpenAIEncoder,
-    alternating,
-    argument_text,
-    named_event,
-    numbers_of,
-    payload_of,
-    with_payload,
-)
+from callstream.testing.encoders.encoder import CREATED, OpenAIEncoder, argument_text, named_event
 from callstream.testing.script import Failure, Text, Thought, ToolCall
 
-_ARGUMENTS = {
-    "function_call": ("arguments", "response.function_call_arguments"),
-    "custom_tool_call": ("input", "response.custom_tool_call_input"),
-}
+_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class OpenAIResponsesEncoder(OpenAIEncoder):
@@ -30,20 +17,8 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
     path = re.compile(r"/responses$")
     place = "/v1/responses"
     resumed_path = re.compile(r"/responses/[^/]+$")
-
-    @classmethod
-    def carry(cls, frames: list[bytes], carrying: Carrying) -> list[bytes]:
-        """First: the item is announced with all of its arguments, without deltas. Last: the end has what is missing."""
-        deltas = numbers_of(frames, "arguments.delta")
-        end = numbers_of(frames, "arguments.done")[0]
-        if carrying == "last":
-            last = max(number for number in deltas if number < end)
-            return [*frames[:last], *frames[last + 1 :]]
-        added = numbers_of(frames, '"response.output_item.added"')[0]
-        payload = payload_of(frames[added])
-        payload["item"]["arguments"] = payload_of(frames[end])["arguments"]
-        announced = with_payload(frames[added], payload)
-        return [announced if number == added else frame for number, frame in enumerate(frames) if number not in deltas]
+    has_custom = True
+    ends = ("completed", "completed", "max_output_tokens")
 
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
@@ -85,38 +60,34 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         yield self._event("response.reasoning_summary_part.done", **place, part=part)
         yield self._done(index, summary=[part])
 
-    def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
-        yield from alternating([self._call(call, self._declare(call)) for call in calls])
-
-    def _declare(self, call: ToolCall) -> int:
+    def call(self, call: ToolCall) -> Iterator[bytes]:
+        kind, prefix = ("custom_tool_call", "ctc") if call.custom else ("function_call", "fc")
+        key = _FIELDS[kind]
         named = self.named(call, "call_", "call_id")
-        if call.custom:
-            return self._add(
-                "ctc", {"type": "custom_tool_call", "status": "in_progress", "input": "", **named, "name": call.name}
-            )
-        item = {"type": "function_call", "status": "in_progress", "arguments": "", **named, "name": call.name}
-        if call.namespace is not None:
-            item["namespace"] = call.namespace
-        return self._add("fc", item)
-
-    def _call(self, call: ToolCall, index: int) -> Iterator[bytes]:
+        namespace = {} if call.namespace is None or call.custom else {"namespace": call.namespace}
+        fields = {"type": kind, "status": "in_progress", key: "", **named, "name": call.name, **namespace}
+        index = self._add(prefix, fields)
         item = self._output[index]
-        key, events = _ARGUMENTS[item["type"]]
+        pieces = self.argument_pieces(call, argument_text(call))
+        if call.carrying == "first":
+            item[key] = "".join(pieces)
         yield self._added(index)
         self._open.add(index)
-        pieces = self.argument_pieces(call, argument_text(call))
-        for piece in pieces if call.streamed else []:  # servers that do not stream arguments send their end alone
+        deltas = {None: pieces, "first": [], "last": pieces[:-1]}[call.carrying]
+        for piece in deltas if call.streamed else []:  # servers that do not stream arguments send their end alone
             place = {"item_id": item["id"], "output_index": index}
-            yield self._event(f"{events}.delta", **place, delta=piece, **_padding(piece))
+            yield self._event(f"response.{kind}_{key}.delta", **place, delta=piece, **_padding(piece))
         item[key] = "".join(pieces)
         if call.stop_after is None:
             yield from self._end_call(index, "completed")
 
     def _end_call(self, index: int, status: str) -> Iterator[bytes]:
         item = self._output[index]
-        key, events = _ARGUMENTS[item["type"]]
+        key = _FIELDS[item["type"]]
         self._open.remove(index)
-        yield self._event(f"{events}.done", **{key: item[key]}, item_id=item["id"], output_index=index)
+        yield self._event(
+            f"response.{item['type']}_{key}.done", **{key: item[key]}, item_id=item["id"], output_index=index
+        )
         yield self._done(index, status=status)
 
     def failure(self, step: Failure) -> Iterator[bytes]:
@@ -125,15 +96,14 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         self._state = {"status": "failed", "error": {"code": code, "message": step.message}}
         yield self._event("response.failed", response=self._response())
 
-    def finish(self, reason: str | None) -> Iterator[bytes]:
+    def finish(self) -> Iterator[bytes]:
         for index in sorted(self._open):
             yield from self._end_call(index, "incomplete")
-        if reason in (None, "completed"):
+        if self.finish_reason == "completed":
             self._state = {"status": "completed", "completed_at": CREATED + 1}
             yield self._event("response.completed", response=self._response())
         else:
-            details = {"reason": "max_output_tokens" if reason == "length" else reason}
-            self._state = {"status": "incomplete", "incomplete_details": details}
+            self._state = {"status": "incomplete", "incomplete_details": {"reason": self.finish_reason}}
             yield self._event("response.incomplete", response=self._response())
 
     def whole(self) -> Any:

@@ -35,7 +35,7 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
-from callstream.wire.slots import Passage
+from callstream.wire.slots import Passage, TextForm
 
 SENTINEL = base64.b64encode(b"skip_thought_signature_validator").decode()
 """What Gemini accepts for a signature where there is none."""
@@ -57,13 +57,11 @@ _PIECES = ("partialArgs", "willContinue", "args")
 class _PartCall(ChunkCall):
     """A call, and what its chunks hold beside its pieces."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.chunk: dict[str, Any] = {}
-        self.candidate: dict[str, Any] = {}
-        self.content: dict[str, Any] = {}
-        self.part: dict[str, Any] = {}
-        self.has_args = False  # one that came whole may have none
+    chunk: dict[str, Any] = msgspec.field(default_factory=dict)
+    candidate: dict[str, Any] = msgspec.field(default_factory=dict)
+    content: dict[str, Any] = msgspec.field(default_factory=dict)
+    part: dict[str, Any] = msgspec.field(default_factory=dict)
+    has_args: bool = False  # one that came whole may have none
 
     @property
     def choice(self) -> int:
@@ -160,27 +158,19 @@ class _TextChunk(Strict, rename="camel"):
     create_time: Any = None
 
 
-class _GeminiText:
-    """A chunk with one part of text or thought, and nothing that ends or cites."""
-
-    def passage_of(self, payload: bytes) -> Passage | None:
-        try:
-            chunk = _TEXT_CHUNKS.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        if len(chunk.candidates) != 1 or len(chunk.candidates[0].content.parts) != 1:
-            return None
-        [candidate] = chunk.candidates
-        return (candidate.index, candidate.content.parts[0].thought)
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        [candidate] = payload["candidates"]
-        [part] = candidate["content"]["parts"]
-        content = {**candidate["content"], "parts": [{**part, "text": text}]}
-        return {**payload, "candidates": [{**candidate, "content": content}]}
+def _passage_of(chunk: _TextChunk) -> Passage | None:
+    """That of one part of text or thought."""
+    if len(chunk.candidates) != 1 or len(chunk.candidates[0].content.parts) != 1:
+        return None
+    [candidate] = chunk.candidates
+    return (candidate.index, candidate.content.parts[0].thought)
 
 
-_TEXT_CHUNKS = msgspec.json.Decoder(_TextChunk)
+def _with_text(chunk: dict[str, Any], text: str) -> dict[str, Any]:
+    [candidate] = chunk["candidates"]
+    [part] = candidate["content"]["parts"]
+    content = {**candidate["content"], "parts": [{**part, "text": text}]}
+    return {**chunk, "candidates": [{**candidate, "content": content}]}
 
 
 class GeminiCollapser(ChunkCollapser[_PartCall]):
@@ -195,7 +185,7 @@ class GeminiCollapser(ChunkCollapser[_PartCall]):
     """
 
     _call_type = _PartCall
-    text_form = _GeminiText()
+    text_form = TextForm(msgspec.json.Decoder(_TextChunk), _passage_of, _with_text)
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
@@ -310,9 +300,6 @@ class _GeminiJoint(Joint):
 
     def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
         yield {**self._begun, "candidates": [_silent({"index": 0, "finishReason": "STOP"})]}
-
-    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
-        return value
 
     @staticmethod
     def _add_text(answer: dict[str, Any], saying: Saying) -> None:

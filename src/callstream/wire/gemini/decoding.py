@@ -169,19 +169,15 @@ class GeminiDecoder(Decoder[_GenerateContentResponse]):
     _payloads = msgspec.json.Decoder(_GenerateContentResponse)
     _bare_payloads = msgspec.json.Decoder(_BareResponse)
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._forget_response()
+    _unended = "the stream ended without a finish reason"
 
     def _forget_response(self) -> None:
-        self._begun = False
+        super()._forget_response()
         self._response_id: str | None = None
         self._streamed: dict[int, list[_StreamedCall]] = {}  # the open ones, by candidate
         self._last: dict[int, WireCall] = {}  # by candidate
-        self._finish_reason: str | None = None
         self._token: str | None = None
         self._checkpoint: str | None = None
-        self._usage: dict[str, Any] | None = None
         self._earlier_usage: dict[str, Any] | None = None  # of the bodies before this one
 
     @property
@@ -205,9 +201,9 @@ class GeminiDecoder(Decoder[_GenerateContentResponse]):
             if self._finish_reason is not None:
                 self._end_of_body()  # another response in the same body
             self._response_id = self._transcript.response_message_id = chunk.response_id
-        if not self._begun:
+        if not self._in_response:
             known = (chunk.candidates, chunk.usage_metadata, chunk.response_id, chunk.prompt_feedback)
-            self._begun = any(field is not None for field in known)
+            self._in_response = any(field is not None for field in known)
         if isinstance(chunk.usage_metadata, dict):
             self._usage = chunk.usage_metadata
         for candidate in chunk.candidates or ():
@@ -301,18 +297,15 @@ class GeminiDecoder(Decoder[_GenerateContentResponse]):
         )
 
     def _end_of_body(self) -> None:
-        if not self._begun:
-            return
         if self._token is not None:  # nothing asks for the rest
             self._transcript.finish_calls(normal=False, detail=f"finishReason {CONTINUES}")
             self._finish_reason = CONTINUES
-        self._transcript.finish_unsaid("the stream ended without a finish reason")
-        self._transcript.end_response(self._finish_reason, add_usage(self._earlier_usage, self._usage))
-        self._forget_response()
+        self._usage = add_usage(self._earlier_usage, self._usage)
+        super()._end_of_body()
 
     def _read_whole(self, body: bytes) -> None:
         self._chunk(self._decoded(body, self._payloads))
-        if not self._begun:
+        if not self._in_response:
             raise WireError(f"expected a response with candidates, got {body[:200]!r}")
         if self._token is not None:  # no body would have an open call whole
             self._streamed.clear()

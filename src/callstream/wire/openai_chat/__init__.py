@@ -23,13 +23,12 @@ from callstream.wire.requests import (
     RefusedCall,
     Request,
     all_tools,
-    declared_functions,
     functions_in,
     insert_after_last,
     objects_in,
     schemas,
 )
-from callstream.wire.slots import Passage
+from callstream.wire.slots import Passage, TextForm
 
 # What every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})
@@ -46,13 +45,11 @@ _EAGER = "eager_input_streaming"
 class _EntryCall(ChunkCall):
     """A call, and what its chunks hold beside its pieces."""
 
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.chunk: dict[str, Any] = {}
-        self.choice: dict[str, Any] = {}
-        self.delta: dict[str, Any] = {}  # what says nothing by itself: the role, empty content
-        self.entry: dict[str, Any] = {}
-        self.is_legacy = False
+    chunk: dict[str, Any] = msgspec.field(default_factory=dict)
+    choice: dict[str, Any] = msgspec.field(default_factory=dict)
+    delta: dict[str, Any] = msgspec.field(default_factory=dict)  # what says nothing by itself: the role, empty content
+    entry: dict[str, Any] = msgspec.field(default_factory=dict)
+    is_legacy: bool = False
 
     @property
     def index(self) -> int | None:
@@ -158,25 +155,20 @@ class _TextChunk(Strict):
     obfuscation: Any = None
 
 
-class _ChatText:
-    """A chunk whose one delta is content or reasoning."""
+def _passage_of(chunk: _TextChunk) -> Passage | None:
+    """That of one delta of content or reasoning."""
+    field = chunk.choices[0].delta.field if len(chunk.choices) == 1 else None
+    if field is None or (field == "content" and _may_begin_call(chunk.choices[0].delta.content or "")):
+        return None
+    return (chunk.choices[0].index, field)
 
-    def passage_of(self, payload: bytes) -> Passage | None:
-        try:
-            chunk = _TEXT_CHUNKS.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        field = chunk.choices[0].delta.field if len(chunk.choices) == 1 else None
-        if field is None or (field == "content" and _may_begin_call(chunk.choices[0].delta.content or "")):
-            return None
-        return (chunk.choices[0].index, field)
 
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        [choice] = payload["choices"]
-        delta = {name: text if value is not None else value for name, value in choice["delta"].items()}
-        made = {**payload, "choices": [{**choice, "delta": delta}]}
-        made.pop("obfuscation", None)  # padding to the length of the delta that it came with
-        return made
+def _with_text(chunk: dict[str, Any], text: str) -> dict[str, Any]:
+    [choice] = chunk["choices"]
+    delta = {name: text if value is not None else value for name, value in choice["delta"].items()}
+    made = {**chunk, "choices": [{**choice, "delta": delta}]}
+    made.pop("obfuscation", None)  # padding to the length of the delta that it came with
+    return made
 
 
 def _may_begin_call(text: str) -> bool:
@@ -186,9 +178,6 @@ def _may_begin_call(text: str) -> bool:
     frame is not joined with others, so that it finds what it would have found.
     """
     return "{" in text or "\uff5c" in text
-
-
-_TEXT_CHUNKS = msgspec.json.Decoder(_TextChunk)
 
 
 class _OpenAIChatCollapser(ChunkCollapser[_EntryCall]):
@@ -204,7 +193,7 @@ class _OpenAIChatCollapser(ChunkCollapser[_EntryCall]):
     """
 
     _call_type = _EntryCall
-    text_form = _ChatText()
+    text_form = TextForm(msgspec.json.Decoder(_TextChunk), _passage_of, _with_text)
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
@@ -437,7 +426,7 @@ class OpenAIChat(ChatProvider):
         """Functions, free-text tools, and functions declared the way that came before tools."""
         custom = [entry.get("custom") for entry in objects_in(request.fields.get("tools"))]
         others = [*objects_in(custom), *objects_in(request.fields.get("functions"))]
-        return tuple({**declared_functions(request), **schemas((each, None) for each in others)})
+        return tuple({**self.declared_tools(request), **schemas((each, None) for each in others)})
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         """OpenAI's own servers stream without being asked. OpenRouter hands Anthropic's field to Anthropic's models.

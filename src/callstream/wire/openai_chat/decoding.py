@@ -144,17 +144,11 @@ class OpenAIChatDecoder(Decoder[_Completion]):
     _payloads = msgspec.json.Decoder(_Completion)
     _bare_payloads = msgspec.json.Decoder(_BareCompletion)
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._forget_response()
-
     def _forget_response(self) -> None:
-        self._begun = False
+        super()._forget_response()
         self._response_id = ""
         self._calls: dict[int, list[tuple[int | None, WireCall]]] = {}  # by choice: the index and the call
         self._half_names: dict[WireCall, str] = {}
-        self._finish_reason: str | None = None
-        self._usage: dict[str, Any] | None = None
         self._ends_with_body = False
 
     def _chunk(self, chunk: _Completion) -> None:
@@ -163,7 +157,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
         if isinstance(chunk.usage, dict):
             self._usage = chunk.usage
         if chunk.choices or (chunk.choices is not None and not self._transcript.any_response):
-            self._begun = True
+            self._in_response = True
         for choice in chunk.choices or ():
             if choice.delta is not None:
                 self._delta(choice.delta, choice.index or 0)
@@ -285,19 +279,18 @@ class OpenAIChatDecoder(Decoder[_Completion]):
         self._end()
 
     def _end(self) -> None:
-        if self._begun:
+        if self._in_response:
             self._transcript.finish_calls(normal=False, detail="the stream ended without a finish reason")
-            self._transcript.end_response(self._finish_reason, self._usage)
-        self._forget_response()
+            self._end_response()
 
     def _read_whole(self, body: bytes) -> None:
         answer: _Completion = self._decoded(body, self._payloads)
         self._raise_error_in(answer)
         if answer.choices is None:
             raise WireError(f"expected a chat completion with choices, got {body[:200]!r}")
-        self._begun = True
+        self._in_response = True
         self._transcript.response_message_id = answer.id if isinstance(answer.id, str) else None
-        self._usage = answer.usage if isinstance(answer.usage, dict) else None
+        self._usage = answer.usage
         for choice in answer.choices:
             if choice.message is not None:
                 self._delta(choice.message, choice.index or 0)

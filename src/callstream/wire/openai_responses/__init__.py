@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ from callstream.wire.openai_responses.decoding import (
     is_call,
     read_turns,
 )
-from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept, kept_in_background
+from callstream.wire.provider import IsLeftOut, Provider, kept, kept_in_background
 from callstream.wire.requests import (
     Notes,
     RefusedCall,
@@ -44,7 +44,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.slots import NewMessage, NumberedCall, Passage, Passing, Reasoning
+from callstream.wire.slots import Aside, NewMessage, NumberedCall, Passage, Passing, Reasoning, TextForm
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -61,26 +61,19 @@ class _ItemCall(NumberedCall):
     delta: Frame | None = None  # the first one
     text_done: Frame | None = None
     item_done: Frame | None = None
-
-    def __init__(self, call_id: str, *, collapsed: bool = True) -> None:
-        super().__init__(call_id, collapsed=collapsed)
-        self.frames: list[Frame] = []
-        self.is_own_tool = False
+    frames: list[Frame] = msgspec.field(default_factory=list)
+    is_own_tool: bool = False
 
     @property
     def text_field(self) -> str:
         return "arguments" if self.encoding == "json" else "input"
 
 
-class _ResponseEnd(Passing):
+class _ResponseEnd(Aside):
     """The final response. ``pieces``: the calls in its output; ``first_seen``: those that came with nothing else."""
 
-    __slots__ = ("first_seen", "pieces")
-
-    def __init__(self, frame: Frame, pieces: Sequence[str | None], first_seen: tuple[str, ...]) -> None:
-        super().__init__(frame, counts=False)
-        self.pieces = pieces
-        self.first_seen = first_seen
+    pieces: Sequence[str | None]
+    first_seen: tuple[str, ...]
 
 
 class _TextEvent(Strict):
@@ -95,31 +88,19 @@ class _TextEvent(Strict):
     logprobs: list[Any] | None = None
 
 
-class _ResponsesText:
-    """A delta of a message's text or of reasoning."""
-
-    _TYPES: ClassVar = (
-        "response.output_text.delta",
-        "response.reasoning_text.delta",
-        "response.reasoning_summary_text.delta",
-    )
-
-    def passage_of(self, payload: bytes) -> Passage | None:
-        try:
-            event = _TEXT_EVENTS.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        if event.type not in self._TYPES or event.logprobs:
-            return None
-        return (event.type, event.output_index, event.content_index, event.summary_index)
-
-    def with_text(self, payload: dict[str, Any], text: str) -> dict[str, Any]:
-        made = {**payload, "delta": text}
-        made.pop("obfuscation", None)
-        return made
+_TEXTS = ("response.output_text.delta", "response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 
 
-_TEXT_EVENTS = msgspec.json.Decoder(_TextEvent)
+def _passage_of(event: _TextEvent) -> Passage | None:
+    if event.type not in _TEXTS or event.logprobs:
+        return None
+    return (event.type, event.output_index, event.content_index, event.summary_index)
+
+
+def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
+    made = {**event, "delta": text}
+    made.pop("obfuscation", None)
+    return made
 
 
 class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
@@ -140,7 +121,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
     """
 
     _call_type = _ItemCall
-    text_form = _ResponsesText()
+    text_form = TextForm(msgspec.json.Decoder(_TextEvent), _passage_of, _with_text)
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
@@ -164,7 +145,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
 
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is None:
-            self._slots.add_aside(frame)
+            self._slots.append(Aside(frame))
         elif chunk.type in ENDS:
             new = [call for piece in pieces if (call := self._calls[piece]).collapsed and not call.placed]
             for call in new:
@@ -205,7 +186,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         """Places a frame of a reasoning item; false if it is another one."""
         if event.item is not None and event.item.type == "reasoning":
             (self._reasoning.discard if event.type == DONE else self._reasoning.add)(event.output_index)
-            self._slots.append(Reasoning(frame, event.item.id, event.item.encrypted_content))
+            self._slots.append(Reasoning(frame, (event.item.id, event.item.encrypted_content)))
         elif event.output_index in self._reasoning or event.type.startswith("response.reasoning"):
             self._slots.append(Reasoning(frame))
         else:
@@ -216,9 +197,9 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         if event.type == "response.created":
             self._sign_of_life = _in_progress(frame)
             self._reasoning.clear()
-            self._slots.append(NewMessage(frame, counts=False))
+            self._slots.append(NewMessage(frame))
         elif event.type in ASIDES or not event.type.startswith("response."):
-            self._slots.add_aside(frame)
+            self._slots.append(Aside(frame))
         else:
             self._slots.append(Passing(frame))
 
@@ -397,9 +378,6 @@ class _OpenAIResponsesJoint(Joint):
         numbers = [value["sequence_number"] for value in values if isinstance(value.get("sequence_number"), int)]
         self._sequence = max([self._sequence, *numbers])
 
-    def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
-        return value
-
     @staticmethod
     def _add_text(answer: dict[str, Any], saying: Saying) -> None:
         answer["output"].append(_message(answer.get("id"), saying.text))
@@ -516,11 +494,6 @@ class OpenAIResponses(Provider):
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
         return kept_in_background(request, answer_id)
-
-    def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
-        """What has no body asks for a response that was asked for before: streamed it is taken up, else it is looked at."""
-        kind = super().answer_kind(request, status, content_type)
-        return None if kind == "whole" and not request.body else kind
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         """A message of the user's. Where the server's own copy is continued, the calls are in it and need an output."""

@@ -119,17 +119,16 @@ class StreamEvent(msgspec.Struct, gc=False):  # one a delta, in no cycle: the co
     code: Any = None
 
 
-class _OutputCall:
+class _OutputCall(msgspec.Struct, eq=False):
     """A call item and the names that events may use for it."""
 
-    def __init__(self, call: WireCall, item_id: str | None, output_index: int | None) -> None:
-        self.call = call
-        self.item_id = item_id
-        self.output_index = output_index
-        self.announced = ""  # arguments that came with the item itself
-        self.cut = False  # the item ended, but not its arguments
-        self.writer: JsonWriter | None = None  # of the arguments of one of OpenAI's own tools
-        self.commands: set[int | None] = set()  # those of which a piece has come
+    call: WireCall
+    item_id: str | None
+    output_index: int | None
+    writer: JsonWriter | None  # of the arguments of one of OpenAI's own tools
+    announced: str = ""  # arguments that came with the item itself
+    cut: bool = False  # the item ended, but not its arguments
+    commands: set[int | None] = msgspec.field(default_factory=set)  # those of which a piece has come
 
     def announced_text(self) -> str:
         """The arguments that came with the item, if no others have come since: {} may stand for those that follow."""
@@ -140,14 +139,11 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     wire = "openai_responses"
     _payloads = msgspec.json.Decoder(StreamEvent)
     _responses = msgspec.json.Decoder(_ResponseBody)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._ended_id: str | None = None
-        self._forget_response()
+    _unended = "the stream ended in the middle of the response"
+    _ended_id: str | None = None
 
     def _forget_response(self) -> None:
-        self._begun = False
+        super()._forget_response()
         self._has_start = False  # the beginning of the response is in this body
         self._response_id: str | None = None
         self._calls: list[_OutputCall] = []
@@ -224,8 +220,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     def _open(self, item: _Item, output_index: int | None) -> _OutputCall:
         encoding = CALL_ITEMS.get(item.type, "json")
         call = self._transcript.open_call(item.tool_name, item.call_id or item.id, encoding=encoding)
-        output = _OutputCall(call, item.id, output_index)
-        output.writer = JsonWriter() if item.type in OWN_TOOLS else None
+        output = _OutputCall(call, item.id, output_index, JsonWriter() if item.type in OWN_TOOLS else None)
         self._calls.append(output)
         return output
 
@@ -244,7 +239,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             self._transcript.discard_call(call, "malformed", "the deltas and the final arguments differ")
 
     def _item_added(self, item: _Item, output_index: int | None) -> None:
-        self._begun = True
+        self._in_response = True
         self._transcript.believe_ends()
         if not item.is_call:
             return
@@ -271,7 +266,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 self._spoken.add((output_index, item.kind))  # its deltas never came
                 self._say_whole(item)
             return None
-        self._begun = True
+        self._in_response = True
         output = known or self._known(item.id, output_index, item.call_id) or self._open(item, output_index)
         self._transcript.piece_of(output.call)
         if output.call.name is None and item.tool_name:
@@ -335,7 +330,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     # -- text --
 
     def _say(self, chunk: StreamEvent, kind: str) -> None:
-        self._begun = True
+        self._in_response = True
         self._spoken.add((chunk.output_index, kind))
         self._append_spoken(kind, _text(chunk.delta))
 
@@ -358,16 +353,17 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             if self._response_id not in (None, response.id):
                 self._end_of_body()  # another response in the same body
             self._response_id = self._transcript.response_message_id = response.id
-        self._begun = self._has_start = True
+        self._in_response = self._has_start = True
 
     def _response_ended(self, response: _ResponseBody, how: str) -> None:
-        if not self._begun and self._transcript.any_response and response.id in (None, self._ended_id):
+        if not self._in_response and self._transcript.any_response and response.id in (None, self._ended_id):
             return  # a second end of the response before: some servers send completed and done
         self._ended_id = response.id or self._response_id
         self._apply_final_list(response.output or ())
         status = response.status or how.removeprefix("response.")
         details = response.incomplete_details
         finish_reason = (details.reason if details is not None else None) or status
+        self._finish_reason, self._usage = finish_reason, response.usage
         normal = status in ("completed", "done")
         for output in self._calls:
             is_cut = output.cut or (output.writer is not None and not output.call.ended)
@@ -376,8 +372,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             elif normal:
                 self._agree(output, output.announced_text())
         self._transcript.finish_calls(normal=normal, detail=f"response {finish_reason}")
-        self._transcript.end_response(finish_reason, response.usage if isinstance(response.usage, dict) else None)
-        self._forget_response()
+        self._end_response()
 
     def _apply_final_list(self, items: Sequence[_Item]) -> None:
         """What the events have not brought. The list may leave items out, and some servers give calls new ids in it."""
@@ -397,12 +392,6 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 last = self._item_done(item, None, known)
             elif item.kind and item.kind not in spoken:
                 self._say_whole(item)
-
-    def _end_of_body(self) -> None:
-        if self._begun:
-            self._transcript.finish_unsaid("the stream ended in the middle of the response")
-            self._transcript.end_response(None, None)
-            self._forget_response()
 
     def _read_whole(self, body: bytes) -> None:
         response: _ResponseBody = self._decoded(body, self._responses)

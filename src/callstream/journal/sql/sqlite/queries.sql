@@ -1,9 +1,13 @@
--- SQLite. The clock is the machine's: (julianday('now') - 2440587.5) * 86400 is the time in seconds, to the millisecond.
+-- SQLite. The clock is the machine's; {now} is its time in seconds, to the millisecond.
 
 -- == schema ==
 
 -- name: has_schema
 SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'
+
+-- The transaction has the lock.
+-- name: lock_schema
+SELECT 1
 
 -- name: read_version
 SELECT version, oldest_code FROM schema_version
@@ -18,20 +22,20 @@ INSERT INTO schema_version (version, oldest_code) VALUES (:version, :oldest_code
 
 -- name: renew_writer
 INSERT INTO lease (name, holder, expires_at)
-VALUES ('writer:' || :writer, :writer, (julianday('now') - 2440587.5) * 86400 + :ttl)
+VALUES ('writer:' || :writer, :writer, {now} + :ttl)
 ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
 
 -- Whether anything can be written: a lease that nobody asks for.
 -- name: write_check
 INSERT INTO lease (name, holder, expires_at)
-VALUES ('check:' || :writer, :writer, (julianday('now') - 2440587.5) * 86400)
+VALUES ('check:' || :writer, :writer, {now})
 ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
 
 -- name: hold_lease
 INSERT INTO lease (name, holder, expires_at)
-VALUES (:name, :writer, (julianday('now') - 2440587.5) * 86400 + :ttl)
+VALUES (:name, :writer, {now} + :ttl)
 ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
-WHERE lease.holder = excluded.holder OR lease.expires_at < (julianday('now') - 2440587.5) * 86400
+WHERE lease.holder = excluded.holder OR lease.expires_at < {now}
 
 -- name: release_leases
 DELETE FROM lease WHERE holder = :writer
@@ -41,20 +45,18 @@ SELECT holder FROM lease WHERE name LIKE 'writer:%'
 
 -- name: drop_dead_leases
 DELETE FROM lease
-WHERE expires_at < (julianday('now') - 2440587.5) * 86400 - 3600
+WHERE expires_at < {now} - 3600
   AND holder NOT IN (SELECT writer FROM run WHERE compacted = 0 AND ended_at IS NULL)
 
 -- == writing ==
 
--- name: next_run_key
-SELECT coalesce(max(run_key), 0) + 1 FROM run
-
 -- name: load_run
-SELECT run_id, run_key, writer, epoch, started_at,
-       coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)),
+SELECT wanted.value, coalesce(run.run_key, (SELECT coalesce(max(run_key), 0) FROM run) + 1 + wanted.key), run.writer, run.epoch,
+       run.started_at,
+       coalesce(run.last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)),
        coalesce((SELECT at_ms FROM record WHERE record.run_key = run.run_key ORDER BY seq DESC LIMIT 1), 0),
-       outcome IS NOT NULL
-FROM run WHERE run_id = :run_id
+       run.outcome IS NOT NULL
+FROM json_each(:run_ids) AS wanted LEFT JOIN run ON run.run_id = wanted.value
 
 -- name: load_run_calls
 SELECT call_id, run_key, number, state, args_seq IS NOT NULL FROM tool_call
@@ -92,11 +94,12 @@ UPDATE run SET outcome = ?, reason = ?, ended_at = ?, last_seq = ?, writer = ?, 
 -- name: insert_record
 INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)
 
--- What a compacted or erased run had is in the archive, or nowhere.
 -- name: settle
-INSERT INTO record (run_key, seq, at_ms, source, call, kind, body)
-SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE EXISTS (SELECT 1 FROM run WHERE run_key = ?1 AND NOT compacted)
-ON CONFLICT DO NOTHING
+INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- What a compacted or erased run had is in the archive, or nowhere.
+-- name: lock_live
+SELECT run_key FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys)) AND NOT compacted
 
 -- name: insert_source
 INSERT INTO source (run_key, number, response_id, author, message_id) VALUES (?, ?, ?, ?, ?)
@@ -142,7 +145,7 @@ FROM record
 LEFT JOIN source ON source.run_key = record.run_key AND source.number = record.source
 LEFT JOIN tool_call ON tool_call.run_key = record.run_key AND tool_call.number = record.call
 WHERE record.run_key = :run_key AND record.seq > :after
-ORDER BY record.seq LIMIT :limit
+ORDER BY record.seq LIMIT coalesce(:limit, -1)
 
 -- name: read_archive
 SELECT archive.seq, archive.at_ms, archive.kind, archive.body,
@@ -151,14 +154,14 @@ FROM archive
 LEFT JOIN source ON source.run_key = archive.run_key AND source.number = archive.source
 LEFT JOIN tool_call ON tool_call.run_key = archive.run_key AND tool_call.number = archive.call
 WHERE archive.run_key = :run_key AND archive.seq > :after
-ORDER BY archive.seq LIMIT :limit
+ORDER BY archive.seq LIMIT coalesce(:limit, -1)
 
 -- name: read_run_heads
 SELECT run_id, run_key, started_at, compacted, writer FROM run
 WHERE run_id IN (SELECT value FROM json_each(:run_ids))
 
 -- name: read_writers
-SELECT writer FROM run WHERE NOT compacted UNION SELECT holder FROM lease WHERE expires_at >= (julianday('now') - 2440587.5) * 86400
+SELECT writer FROM run WHERE NOT compacted UNION SELECT holder FROM lease WHERE expires_at >= {now}
 
 -- Records of many short runs: one row and one JSON text a run, with the numbers of sources and calls in place of these.
 -- As rows of their own with what they refer to, records would cost twice as much to read.
@@ -211,7 +214,7 @@ SELECT tool_call.call_id, tool_call.name, tool_call.state, run.run_id, run.threa
        tool_call.result, tool_call.error, tool_call.ran_early, tool_call.started_at, tool_call.updated_at
 FROM tool_call JOIN run ON run.run_key = tool_call.run_key
 WHERE {where}
-ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT :limit
+ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT coalesce(:limit, -1)
 
 -- The epoch also rises where a process merely ends the run of a dead one.
 -- name: list_runs
@@ -220,7 +223,7 @@ SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.st
        max(1, run.epoch - coalesce(run.outcome = 'failed' AND run.reason = 'interrupted', 0))
 FROM run
 WHERE {where}
-ORDER BY run.run_key DESC LIMIT :limit
+ORDER BY run.run_key DESC LIMIT coalesce(:limit, -1)
 
 -- name: taken_call_ids
 SELECT wanted.value FROM json_each(:call_ids) AS wanted JOIN tool_call ON tool_call.call_id = wanted.value
@@ -236,11 +239,11 @@ SELECT (SELECT count(*) FROM run),
 
 -- name: count_leases
 SELECT (SELECT count(*) FROM lease
-        WHERE name LIKE 'writer:%' AND expires_at >= (julianday('now') - 2440587.5) * 86400),
+        WHERE name LIKE 'writer:%' AND expires_at >= {now}),
        (SELECT count(*) FROM run
         WHERE compacted = 0 AND ended_at IS NULL AND NOT EXISTS (
             SELECT 1 FROM lease
-            WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400))
+            WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= {now}))
 
 -- name: count_active
 SELECT count(*) FROM run WHERE compacted = 0 AND ended_at IS NULL
@@ -250,17 +253,21 @@ SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()
 
 -- == housekeeping ==
 
+-- The writers that are dead and have runs which go on. Nobody else writes while this transaction has the lock.
+-- name: fence_dead
+SELECT DISTINCT writer FROM run
+WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer
+  AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= {now})
+ORDER BY writer LIMIT :limit
+
 -- name: orphaned_runs
 SELECT run_id, run_key, writer, epoch, started_at,
        coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)),
        coalesce((SELECT at_ms FROM record WHERE record.run_key = run.run_key ORDER BY seq DESC LIMIT 1), 0),
        outcome IS NOT NULL
 FROM run
-WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer AND (:run_id IS NULL OR run_id = :run_id)
-  AND run_key > :after
-  AND NOT EXISTS (
-      SELECT 1 FROM lease
-      WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= (julianday('now') - 2440587.5) * 86400)
+WHERE compacted = 0 AND ended_at IS NULL AND writer IN (SELECT value FROM json_each(:dead))
+  AND (:run_id IS NULL OR run_id = :run_id) AND run_key > :after
 ORDER BY run_key LIMIT :limit
 
 -- name: take_over
@@ -272,8 +279,11 @@ WHERE run_key IN (SELECT value FROM json_each(:run_keys)) AND kind IN (0, 8) ORD
 
 -- name: compactable_runs
 SELECT run_id FROM run
-WHERE compacted = 0 AND ended_at < (julianday('now') - 2440587.5) * 86400 - :age
-ORDER BY ended_at LIMIT :limit
+WHERE compacted = 0 AND ended_at < {now} - :age
+ORDER BY ended_at LIMIT coalesce(:limit, -1)
+
+-- name: lock_run
+SELECT run_key, compacted FROM run WHERE run_id = :run_id
 
 -- name: log_of_run
 SELECT record.seq, record.at_ms, record.source, record.call, record.kind, record.body, source.message_id
@@ -284,7 +294,7 @@ WHERE record.run_key = :run_key ORDER BY record.seq
 INSERT INTO archive (run_key, seq, at_ms, source, call, kind, body, first_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: delete_log
-DELETE FROM record WHERE run_key = :run_key
+DELETE FROM record WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: mark_compacted
 UPDATE run SET compacted = 1 WHERE run_key = :run_key
@@ -293,60 +303,63 @@ UPDATE run SET compacted = 1 WHERE run_key = :run_key
 SELECT 1 FROM forgotten WHERE thread = :thread
 
 -- name: insert_forgotten
-INSERT OR IGNORE INTO forgotten (thread) VALUES (:thread)
+INSERT OR IGNORE INTO forgotten (thread) SELECT value FROM json_each(:threads)
 
 -- name: forgettable_runs
-SELECT run.run_key, run.run_id, run.thread_id, run.principal FROM run WHERE {where} LIMIT :limit
+SELECT run.run_key, run.run_id, run.thread_id, run.principal FROM run WHERE {where} LIMIT coalesce(:limit, -1)
 
 -- name: delete_archive
-DELETE FROM archive WHERE run_key = :run_key
+DELETE FROM archive WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: delete_sources
-DELETE FROM source WHERE run_key = :run_key
+DELETE FROM source WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: delete_calls
-DELETE FROM tool_call WHERE run_key = :run_key
+DELETE FROM tool_call WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: delete_run
-DELETE FROM run WHERE run_key = :run_key
+DELETE FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- == packs ==
 
 -- name: due_for_pack
-SELECT run_key, run_id, thread_id, principal, (julianday('now') - 2440587.5) * 86400 - ended_at FROM run
-WHERE pack IS NULL AND started_at < (julianday('now') - 2440587.5) * 86400 - :age AND compacted AND ended_at < (julianday('now') - 2440587.5) * 86400 - :age
+SELECT run_key, run_id, thread_id, principal, {now} - ended_at FROM run
+WHERE pack IS NULL AND started_at < {now} - :age AND compacted AND ended_at < {now} - :age
   AND NOT EXISTS (
       SELECT 1 FROM tool_call
       WHERE tool_call.run_key = run.run_key AND tool_call.state IN ('running_early', 'executing', 'awaiting'))
-ORDER BY started_at LIMIT :limit
+ORDER BY started_at LIMIT coalesce(:limit, -1)
 
 -- name: begin_pack
-INSERT INTO pack (name, state, changed_at) VALUES (:name, 'writing', (julianday('now') - 2440587.5) * 86400)
+INSERT INTO pack (name, state, changed_at) VALUES (:name, 'writing', {now})
 
 -- name: keep_pack
-UPDATE pack SET state = 'kept', runs = :runs, bytes = :bytes, changed_at = (julianday('now') - 2440587.5) * 86400
+UPDATE pack SET state = 'kept', runs = :runs, bytes = :bytes, changed_at = {now}
 WHERE name = :name AND state = 'writing' RETURNING pack_key
 
 -- name: pack_runs
-UPDATE run SET pack = :pack, pack_start = :start, pack_size = :size
-WHERE run_key = :run_key AND run_id = :run_id AND pack IS (SELECT pack_key FROM pack WHERE name = :instead_of)
+UPDATE run SET pack = :pack, pack_start = json_extract(new.value, '$[2]'), pack_size = json_extract(new.value, '$[3]')
+FROM json_each(:places) AS new
+WHERE run.run_key = json_extract(new.value, '$[0]') AND run.run_id = json_extract(new.value, '$[1]')
+  AND run.pack IS (SELECT pack_key FROM pack WHERE name = :instead_of)
 
 -- name: empty_calls
-UPDATE tool_call SET signature = NULL, detail = NULL, result = NULL, error = NULL WHERE run_key = :run_key
+UPDATE tool_call SET signature = NULL, detail = NULL, result = NULL, error = NULL
+WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- Nothing but a pack in which no run lies.
 -- name: give_up_pack
-UPDATE pack SET state = 'gone', changed_at = (julianday('now') - 2440587.5) * 86400
+UPDATE pack SET state = 'gone', changed_at = {now}
 WHERE name = :name AND NOT EXISTS (SELECT 1 FROM run WHERE run.pack = pack.pack_key)
 
 -- name: give_up_stale
-UPDATE pack SET state = 'gone', changed_at = (julianday('now') - 2440587.5) * 86400 WHERE state = 'writing' AND changed_at < (julianday('now') - 2440587.5) * 86400 - :age
+UPDATE pack SET state = 'gone', changed_at = {now} WHERE state = 'writing' AND changed_at < {now} - :age
 
 -- name: drop_pack
 DELETE FROM pack WHERE name = :name AND state = 'gone'
 
 -- name: soil_packs
-UPDATE pack SET state = 'dirty' WHERE state = 'kept' AND pack_key = (SELECT pack FROM run WHERE run_key = :run_key)
+UPDATE pack SET state = 'dirty' WHERE state = 'kept' AND pack_key IN (SELECT pack FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys)))
 
 -- name: list_packs
 SELECT name FROM pack WHERE state <> 'kept' AND state = :state ORDER BY pack_key
@@ -373,7 +386,7 @@ SELECT 1 FROM pack WHERE state IN ('kept', 'dirty') LIMIT 1
 -- name: run_sizes
 SELECT run_key, run_id, outcome IS NULL,
        coalesce(last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)), compacted
-FROM run WHERE run_key > :after AND run_key <= :last ORDER BY run_key LIMIT :limit
+FROM run WHERE run_key > :after AND run_key <= coalesce(:last, run_key) ORDER BY run_key LIMIT coalesce(:limit, -1)
 
 -- name: whole_runs
 SELECT run_key, run_id, thread_id, principal, outcome, reason, started_at, ended_at, last_seq, compacted, epoch,
@@ -394,7 +407,11 @@ WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 ORDER BY run_key, seq
 
 -- name: list_forgotten
-SELECT thread FROM forgotten WHERE thread > :after ORDER BY thread LIMIT :limit
+SELECT thread FROM forgotten WHERE thread > :after ORDER BY thread LIMIT coalesce(:limit, -1)
+
+-- A new run has the key after the last one.
+-- name: advance_keys
+SELECT 1
 
 -- == conditions that a list may have ==
 
@@ -423,6 +440,7 @@ run.compacted IN (0, 1) AND run.ended_at < :ended_before
 -- name: where_states
 tool_call.state IN (SELECT value FROM json_each(:states))
 
+-- There is an index of these, which is found by its own words alone.
 -- name: where_open
 tool_call.state NOT IN ('completed', 'failed', 'released', 'discarded')
 

@@ -1,0 +1,289 @@
+"""A store in a database, but for how a batch is committed there and how it is known that another process has written."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from typing import Any
+
+from callstream.errors import CallstreamError, JournalError
+from callstream.journal.follow import Followers
+from callstream.journal.plan import Append
+from callstream.journal.rows import RecordColumns, Stored, json_text
+from callstream.journal.sql.reader import SqlReader
+from callstream.journal.sql.session import Database, Session
+from callstream.journal.store import (
+    SCHEMA_VERSION,
+    RunFilter,
+    StoreAway,
+    check_archive,
+    check_version,
+    forgotten_mark,
+    must_migrate,
+)
+from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, folded_rows, plan_of
+from callstream.journal.writer import Committed, Stale, Writer
+
+
+class _Changed(Exception):
+    """A run is not where it was."""
+
+
+class SqlPacks:
+    """See ``Packs``. An object is deleted when the database says so for good: what it says of packs is on its disk before
+    anything follows from it, where other things are written without that, too.
+    """
+
+    def __init__(self, database: Database, reader: SqlReader) -> None:
+        self._database = database
+        self._read: Callable[..., Any] = reader.rows
+
+    async def due(self, age: float, limit: int) -> Sequence[Due]:
+        return [Due(*row) for row in await self._read("due_for_pack", age=age, limit=limit)]
+
+    async def begin(self, name: str) -> None:
+        await self._write("begin_pack", name=name)
+
+    async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
+        ordered = sorted(places)
+        wanted = json_text([(place.run_key, place.run_id, place.start, place.size) for place in ordered])
+        keys = [place.run_key for place in ordered]
+        try:
+            # It may be forgotten when it is not here any more, so it is erased as what is forgotten is.
+            async with self._database.writing(durable=True, erasing=True) as session:
+                pack = await session.row("keep_pack", name=name, runs=len(places), bytes=size)
+                if pack is None:
+                    return False
+                if await session.run("pack_runs", pack=pack[0], places=wanted, instead_of=instead_of) != len(places):
+                    raise _Changed
+                if instead_of is None:
+                    for query in ("delete_archive", "delete_sources", "empty_calls"):
+                        await session.run(query, run_keys=keys)
+                elif not await session.run("give_up_pack", name=instead_of):
+                    raise _Changed
+        except _Changed:
+            return False
+        await self._database.give_back()
+        return True
+
+    async def give_up(self, name: str) -> None:
+        await self._write("give_up_pack", name=name)
+
+    async def give_up_stale(self, age: float) -> None:
+        await self._write("give_up_stale", age=age)
+
+    async def drop(self, name: str) -> None:
+        await self._write("drop_pack", name=name)
+
+    async def listed(self, state: PackState) -> Sequence[str]:
+        return [name for (name,) in await self._read("list_packs", state=state)]
+
+    async def newest(self) -> str | None:
+        return next((name for (name,) in await self._read("newest_pack")), None)
+
+    async def in_pack(self, name: str) -> Sequence[PackPlace]:
+        return [PackPlace(*row) for row in await self._read("runs_in_pack", name=name)]
+
+    async def places(self, run_ids: Sequence[str]) -> Sequence[PackPlace]:
+        return [PackPlace(*row) for row in await self._read("places_of_runs", run_ids=run_ids)]
+
+    async def figures(self) -> PackFigures:
+        [row] = await self._read("pack_figures")
+        return PackFigures(*row)
+
+    async def _write(self, query: str, **values: Any) -> None:
+        async with self._database.writing(durable=True) as session:
+            await session.run(query, **values)
+
+
+class SqlStore(ABC):
+    """See ``Store``."""
+
+    is_persistent = True
+
+    def __init__(self, database: Database, reader: SqlReader, *, lease_ttl: float, migrate: bool) -> None:
+        self.where = database.where
+        self.reader = reader
+        self.packs = SqlPacks(database, reader)
+        self._database = database
+        self._ttl = lease_ttl
+        self._may_migrate = migrate
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self, writer: Writer, followers: Followers) -> None:
+        self._writer = writer
+        self._followers = followers
+        await self._database.open()
+        try:
+            if self._may_migrate:
+                await self.migrate()
+            elif (version := await self._version()) < SCHEMA_VERSION:
+                raise must_migrate(version, self.where)
+            check_archive(writer, self.where, has_packs=bool(await self._database.ask("has_packs")))
+            await self.renew()
+        except CallstreamError:
+            await self._database.close()
+            raise
+
+    async def migrate(self) -> int:
+        """The lock is taken only if there is something to do."""
+        version = await self._version()
+        if version >= SCHEMA_VERSION:
+            return version
+        async with self._database.writing() as session:
+            await session.run("lock_schema")
+            version = await self._usable_version(session)
+            for step in range(version + 1, SCHEMA_VERSION + 1):
+                await session.upgrade(step)
+            if version < SCHEMA_VERSION:
+                await session.run("clear_version")
+                await session.run("write_version", version=SCHEMA_VERSION, oldest_code=max(1, SCHEMA_VERSION - 1))
+        return max(version, SCHEMA_VERSION)
+
+    async def _version(self) -> int:
+        async with self._database.asking() as session:
+            return await self._usable_version(session)
+
+    async def _usable_version(self, session: Session) -> int:
+        """The version of the schema, 0 if there is none. Refuses one that this code cannot use."""
+        [(has_schema,)] = await session.rows("has_schema")
+        # An empty table of that name is another program's; making our own beside it will be refused.
+        version, oldest = (has_schema and await session.row("read_version")) or (0, 0)
+        check_version(version, oldest, self.where)
+        return int(version)
+
+    async def close(self) -> None:
+        try:
+            async with self._database.writing() as session:
+                await session.run("release_leases", writer=self._writer.name)
+        except CallstreamError:
+            pass  # they run out by themselves
+        await self._database.close()
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def commit(self, batch: Sequence[Append]) -> Committed: ...
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    async def renew(self) -> None:
+        async with self._database.writing() as session:
+            await session.run("renew_writer", writer=self._writer.name, ttl=self._ttl)
+
+    async def check(self) -> None:
+        async with self._database.writing() as session:
+            await session.run("write_check", writer=self._writer.name)
+
+    async def hold(self, name: str, seconds: float) -> bool:
+        async with self._database.writing() as session:
+            held = await session.run("hold_lease", name=name, writer=self._writer.name, ttl=seconds) == 1
+            if held:
+                await session.run("drop_dead_leases")
+        return held
+
+    # -- other processes -----------------------------------------------------------------------------------------------
+
+    async def ask_to_stop(self, run_id: str, reason: str) -> bool:
+        async with self._database.writing() as session:
+            return bool(await session.run("ask_to_stop", run_id=run_id, reason=reason))
+
+    async def asked_to_stop(self) -> dict[str, str]:
+        return dict(await self._database.ask("asked_to_stop", writer=self._writer.name))
+
+    @abstractmethod
+    async def watch(self) -> None: ...
+
+    async def _look(self, seen: dict[str, int]) -> dict[str, int]:
+        """Wakes the followers of runs to which other processes have written since; returns the last numbers of all these."""
+        run_ids = list(self._followers.runs())
+        found: dict[str, int] = dict(
+            await self._database.ask("followed_runs", run_ids=run_ids, writer=self._writer.name)
+        )
+        self._followers.wake([run_id for run_id in run_ids if seen.get(run_id) != found.get(run_id)])
+        return found
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    async def sweep(self, limit: int, patience: float) -> list[str]:
+        async with self._database.writing() as session:
+            try:
+                return await self._writer.sweep(session, limit, time.time(), patience)
+            except Stale as stale:
+                # An answer of another run came between; the next sweep finds the run again.
+                raise StoreAway(f"{self.where} changed while it was swept") from stale
+
+    async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
+        async with self._database.writing() as session:
+            return await self._writer.adopt(session, apps, limit, run_id=run_id)
+
+    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+        for (writer,) in await self._database.ask("writers"):
+            if writer != self._writer.name and is_gone(writer):
+                async with self._database.writing() as session:
+                    await session.run("release_leases", writer=writer)
+
+    async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
+        async with self._database.writing() as session:
+            row = await session.row("lock_run", run_id=run_id)
+            if row is None or row[0] != run_key or row[1]:
+                return False
+            await _put_archive(session, run_key, rows)
+            await session.run("delete_log", run_keys=[run_key])
+        await self._writer.erase([run_key])
+        await self._database.give_back()
+        return True
+
+    async def settle(self, records: Sequence[RecordColumns]) -> None:
+        async with self._database.writing() as session:
+            await session.settle(records)
+
+    async def own_due(self, age: float) -> list[str]:
+        return []
+
+    async def due(self, age: float) -> list[str]:
+        return [run_id for (run_id,) in await self._database.ask("compactable_runs", age=age, limit=50)]
+
+    async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
+        async with self._database.writing(erasing=True) as session:
+            rows = await session.listed("forgettable_runs", wanted.conditions(), limit)
+            keys = [key for key, *_ in rows]
+            if for_good:
+                marks = {forgotten_mark(thread_id, principal) for _, _, thread_id, principal in rows}
+                await session.run("insert_forgotten", threads=list(marks))
+            await _delete(session, keys)
+        await self._writer.erase(keys)
+        if rows:
+            await self._database.give_back()
+        return [run_id for _, run_id, _, _ in rows]
+
+    async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
+        keys = list({*gone, *(run.key for run in runs)})
+        async with self._database.writing() as session:
+            await _delete(session, keys)
+            try:
+                await session.write(plan_of(runs))
+            except Stale as stale:
+                raise JournalError(f"{self.where} has a run or a call with the same id already") from stale
+            for key, rows in folded_rows(runs).items():
+                await _put_archive(session, key, rows)
+            await session.run("advance_keys", last=max(keys))
+        await self._writer.erase(keys)
+
+    async def keep_forgotten(self, marks: Sequence[str]) -> None:
+        async with self._database.writing() as session:
+            await session.run("insert_forgotten", threads=marks)
+
+
+async def _put_archive(session: Session, run_key: int, rows: Iterable[Stored]) -> None:
+    columns = [(run_key, r.seq, r.at_ms, r.source, r.call, r.kind, r.body, r.first_seq) for r in rows]
+    await session.run_many("insert_archive", columns)
+    await session.run("mark_compacted", run_key=run_key)
+
+
+async def _delete(session: Session, run_keys: Sequence[int]) -> None:
+    await session.run("soil_packs", run_keys=run_keys)
+    for table in ("log", "archive", "sources", "calls", "run"):
+        await session.run(f"delete_{table}", run_keys=run_keys)

@@ -1,0 +1,330 @@
+"""A SQLite file: how it is opened, locked, read, and given back what it does not need.
+
+One connection writes. It is used on the journal's thread only, and blocks it: that is what the thread is for. Those that are
+read by have threads that wait for them, so that no event loop does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from callstream.errors import JournalError, UsageError
+from callstream.events import Record, in_order
+from callstream.journal.plan import Plan
+from callstream.journal.rows import RecordColumns, json_text, merge_adjacent
+from callstream.journal.sql import queries, schema
+from callstream.journal.sql.reader import heads_of
+from callstream.journal.sql.session import Database, Rows, Session
+from callstream.journal.store import StoreAway, Unstorable, at_once
+from callstream.journal.writer import Stale
+
+_T = TypeVar("_T")
+Durability: TypeAlias = Literal["process", "power"]
+
+_SQL = queries("sqlite")
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNSTORABLE = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
+
+
+def open_connection(
+    path: str, busy_seconds: float, *, cache_kibibytes: int, create: bool = False
+) -> sqlite3.Connection:
+    with failure(f"the SQLite file {path!r}"):
+        name = f"file:{quote(path)}?mode={'rwc' if create else 'rw'}"
+        # The connection is used by one thread at a time, but not always closed by the thread that opened it.
+        connection = sqlite3.connect(
+            name, timeout=busy_seconds, isolation_level=None, check_same_thread=False, uri=True
+        )
+        connection.execute(f"PRAGMA cache_size = -{cache_kibibytes}")
+        return connection
+
+
+@contextmanager
+def failure(where: str) -> Iterator[None]:
+    """SQLite's errors as the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
+    try:
+        yield
+    except FAILURES as error:
+        raise failed(where, error) from error
+
+
+FAILURES = (sqlite3.Error, UnicodeEncodeError, OverflowError)
+
+
+def failed(where: str, error: Exception) -> JournalError:
+    if isinstance(error, sqlite3.Error):
+        if is_passing(error):
+            return StoreAway(f"{where} is locked by another process: {error}")
+        if _code(error) not in _UNSTORABLE:
+            return JournalError(f"{where} could not be used: {error}")
+    return Unstorable(f"{where} cannot hold such a value: {error}")
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    return _code(error) in _PASSING
+
+
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+_READERS = 4
+_decode = msgspec.json.Decoder(list[Any]).decode
+_BUSY_SECONDS = 5.0
+_READER_KIBIBYTES = 64
+"""Each reader's page cache. It is small because SQLite empties it whenever something has been written."""
+_CACHE_KIBIBYTES = 512
+"""The writer's page cache: enough for the last page of each of a hundred active runs. SQLite's default is 2,000."""
+_SPILL_PAGES = 1024
+"""A transaction that changes more pages than the cache holds may keep this many in memory, so that none is written twice."""
+_VACUUM_PAGES = 4096
+
+
+def _of_many(statement: str, count: int) -> str:
+    """The INSERT of one row as an INSERT of that many."""
+    head, values, row = statement.partition("VALUES")
+    return head + values + ",".join([row] * count)
+
+
+# At most 999 parameters a statement, which older versions of SQLite hold to.
+_INSERT_RECORDS = {size: _of_many(_SQL["insert_record"], size) for size in (128, 64, 32, *range(16, 0, -1))}
+
+
+class SqliteSession(Session):
+    """See ``Session``. Nothing here waits."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(_SQL)
+        self.connection = connection
+
+    def _execute(self, text: str, values: Mapping[str, Any]) -> sqlite3.Cursor:
+        lists = {name: json_text(value) for name, value in values.items() if isinstance(value, list | tuple)}
+        return self.connection.execute(text, {**values, **lists})
+
+    async def fetch(self, text: str, values: Mapping[str, Any]) -> Rows:
+        return self._execute(text, values).fetchall()
+
+    async def run(self, query: str, **values: Any) -> int:
+        return self._execute(_SQL[query], values).rowcount
+
+    async def run_many(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.connection.executemany(_SQL[query], rows)
+
+    async def upgrade(self, version: int) -> None:
+        """Statement by statement, because ``executescript`` would end the transaction."""
+        statement = ""
+        for line in schema("sqlite", version).splitlines(keepends=True):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                self.connection.execute(statement)
+                statement = ""
+
+    async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
+        heads = await heads_of(self, run_ids)
+        keys = [head.key for head in heads]
+        logs: dict[int, str] = {}
+        for query in ("read_logs", "read_archives"):
+            logs.update(await self.rows(query, run_keys=keys))
+        found: dict[str, Sequence[Record]] = {}
+        for head in heads:
+            rows: list[Any] = sorted(_decode(logs.get(head.key, "[]")), key=itemgetter(0))
+            columns: list[Any] = merge_adjacent(rows) if merged else rows
+            records = [
+                head.record((seq, at_ms, source, call, kind, body, first_seq))
+                for seq, at_ms, kind, body, source, call, _, _, first_seq in columns
+            ]
+            found[head.run_id] = in_order(records)
+        return [record for run_id in run_ids for record in found.get(run_id, ())]
+
+    async def write(self, plan: Plan) -> None:
+        run = self.connection.execute
+        for owned, change in plan.runs.items():
+            if change.is_new:
+                first = (change.key, change.run_id, change.thread_id, change.principal, change.started_at)
+                run(_SQL["insert_run"], (*first, change.writer, change.epoch, change.exclusive))
+            if change.outcome is not None:
+                end = (change.outcome, change.reason, change.ended_at, owned.last_seq, change.writer, change.epoch)
+                run(_SQL["end_run"], (*end, change.key))
+        for source in plan.sources:
+            run(_SQL["insert_source"], source)
+        self._insert_records(plan.records)
+        for call in plan.calls.values():
+            columns = msgspec.structs.asdict(call)
+            if call.old_state is None:
+                run(_SQL["insert_call"], columns)
+            elif run(_SQL["advance_call"], columns).rowcount != 1:
+                raise Stale
+
+    def _insert_records(self, records: Sequence[RecordColumns]) -> None:
+        """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to
+        wait for it again, which costs more than a row (``bench.journal``, rate with 100 runs at once).
+        """
+        start = 0
+        while start < len(records):
+            left = len(records) - start
+            size = left if left in _INSERT_RECORDS else next(size for size in _INSERT_RECORDS if size <= left)
+            self.connection.execute(_INSERT_RECORDS[size], list(chain.from_iterable(records[start : start + size])))
+            start += size
+
+
+class SqliteFile(Database):
+    """See ``Database``. It is read in any event loop: each reading thread has a connection of its own."""
+
+    def __init__(self, path: str, durability: Durability, busy_seconds: float) -> None:
+        if durability not in ("process", "power"):
+            raise UsageError(f"durability is process or power, got {durability!r}")
+        self.where = f"the SQLite file {path!r}"
+        self._path = path
+        self._durability = durability
+        self._busy_seconds = busy_seconds
+
+    async def open(self) -> None:
+        self.connection = open_connection(self._path, self._busy_seconds, cache_kibibytes=_CACHE_KIBIBYTES, create=True)
+        self._cache_kibibytes = _CACHE_KIBIBYTES
+        try:
+            with failure(self.where):
+                self.connection.execute(f"PRAGMA cache_spill = {_SPILL_PAGES}")
+                self._prepare()
+                self._identity = _identity(self._path)
+        except JournalError:
+            self.connection.close()
+            raise
+        self._session = SqliteSession(self.connection)
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="callstream-read")
+        self._local = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+
+    async def close(self) -> None:
+        self._threads.shutdown()
+        for connection in (*self._readers, self.connection):
+            connection.close()
+
+    def fit_cache(self, active_runs: int) -> None:
+        """Makes the page cache as large as it is of use for that many runs (``bench.journal``, 1,000 runs)."""
+        wanted = max(_CACHE_KIBIBYTES, (2 * active_runs) // 256 * 256)
+        if wanted != self._cache_kibibytes:
+            self._cache_kibibytes = wanted
+            with failure(self.where):
+                self.connection.execute(f"PRAGMA cache_size = -{wanted}")
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, work, *args)
+        except RuntimeError as error:
+            if "shutdown" in str(error):
+                raise UsageError("the journal is closed") from error
+            raise
+
+    def _read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        session: SqliteSession | None = getattr(self._local, "session", None)
+        if session is None:
+            connection = open_connection(self._path, _BUSY_SECONDS, cache_kibibytes=_READER_KIBIBYTES)
+            session = self._local.session = SqliteSession(connection)
+            self._readers.append(connection)
+        with failure(self.where):
+            session.connection.execute("PRAGMA query_only = ON")
+            session.connection.execute("BEGIN")  # one snapshot for all that is read
+            try:
+                return at_once(work(session, *args))
+            finally:
+                session.connection.execute("ROLLBACK")
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[Session]:
+        with failure(self.where):
+            yield self._session
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqliteSession]:
+        """No other connection writes meanwhile. Whatever goes wrong, nothing is kept."""
+        connection = self.connection
+        if _identity(self._path) != self._identity:
+            raise JournalError(
+                f"{self.where} was deleted, moved or replaced while it was open: what is written now would be lost; "
+                "open the journal anew"
+            )
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._session
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except FAILURES as error:
+            raise failed(self.where, error) from error
+
+    @asynccontextmanager
+    async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[Session]:
+        with failure(self.where):
+            if erasing:
+                self.connection.execute("PRAGMA secure_delete = ON")  # what is erased is overwritten, not only unlinked
+            if durable:
+                self.connection.execute("PRAGMA synchronous = FULL")
+        try:
+            with self.transaction() as session:
+                yield session
+        finally:
+            if durable:
+                with failure(self.where):
+                    self._set_durability()
+
+    def _set_durability(self) -> None:
+        self.connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
+
+    async def give_back(self) -> None:
+        """See ``Database``. Free pages are kept where running runs will soon fill them again."""
+        run = self.connection.execute
+        with failure(self.where):
+            free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
+            if free and (free > pages // 4 or not run(_SQL["count_active"]).fetchone()[0]):
+                # executescript, because execute gives back one page and stops.
+                self.connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
+            run("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _prepare(self) -> None:
+        run = self.connection.execute
+        deadline = time.monotonic() + self._busy_seconds
+        mode = None
+        while mode is None:
+            try:
+                run("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
+                (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                # Changing the mode does not wait for a lock by itself.
+                if not is_passing(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise JournalError(
+                f"{self.where} cannot be used in WAL mode (it is in {mode!r}); it must be on a local disk"
+            )
+        self._set_durability()
+        run("PRAGMA temp_store = MEMORY")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has that name now; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
