@@ -57,6 +57,7 @@ from callstream.agui.translator import (
 )
 from callstream.errors import UsageError, warn_of_name
 from callstream.events import (
+    PIECES,
     CallFailed,
     CallReturned,
     MessageReceived,
@@ -109,6 +110,8 @@ class Onlooker(Translator):
 
     def feed(self, record: Record) -> list[AguiEvent]:
         events = super().feed(record)
+        if type(record.event) in PIECES:
+            return events  # most are
         match record.event:
             case RunStarted(input=run_input):
                 self._input = RunInput(record.run_id, run_input)

@@ -48,16 +48,13 @@ class _Text:
         return self._chunks[0] if self._chunks else ""
 
 
-class InputView:
+class InputView(msgspec.Struct, frozen=True, eq=False):
     """A message of the run's input, or one that was read from a request to the provider."""
 
-    __slots__ = ("at", "author", "received", "seq")
-
-    def __init__(self, received: MessageReceived, record: Record) -> None:
-        self.received = received
-        self.author = record.author
-        self.at = record.at
-        self.seq = record.seq
+    received: MessageReceived
+    author: str | None
+    at: float
+    seq: int
 
     def as_json(self) -> dict[str, Any]:
         received = self.received
@@ -279,24 +276,21 @@ class AnswerView(_Course):
 Part: TypeAlias = Passage | CallView
 
 
-class MessageView:
+class MessageView(msgspec.Struct, eq=False):
     """A message of a model: passages and calls, in the order in which they began.
 
     ``is_announced``: whether it began with a record of its own. A call that a host makes by itself has a message that did
     not. ``within``: the ``call_id`` of the call whose tool asked the model. ``attempt``: which process of the run's said it.
     """
 
-    __slots__ = ("at", "attempt", "author", "first_seq", "is_announced", "message_id", "parts", "within")
-
-    def __init__(self, message_id: str, record: Record, within: str | None = None, attempt: int = 1) -> None:
-        self.message_id = message_id
-        self.within = within
-        self.attempt = attempt
-        self.author = record.author
-        self.at = record.at
-        self.first_seq = record.first_seq or record.seq
-        self.is_announced = False
-        self.parts: list[Part] = []
+    message_id: str
+    within: str | None
+    attempt: int
+    author: str | None
+    at: float
+    first_seq: int
+    is_announced: bool = False
+    parts: list[Part] = []
 
     @property
     def text(self) -> str:

@@ -240,7 +240,7 @@ class RunView:
             case CallReturned() | CallFailed() | CallDiscarded() | CallReleased() as outcome:
                 return [self._end(outcome, record)]
             case MessageReceived() as received:
-                item = InputView(received, record)
+                item = InputView(received, record.author, record.at, record.seq)
                 if not self._is_outline:
                     self.items.append(item)
                 return [InputCame(item)]
@@ -312,7 +312,9 @@ class RunView:
     def _message(self, message_id: str, record: Record, within: str | None = None) -> MessageView:
         message = self.messages.get(message_id)
         if message is None:
-            message = self.messages[message_id] = MessageView(message_id, record, within, self.attempt)
+            first_seq = record.first_seq or record.seq
+            message = MessageView(message_id, within, self.attempt, record.author, record.at, first_seq)
+            self.messages[message_id] = message
         return message
 
     def _say(self, kind: Literal["text", "reasoning"], message_id: str, text: str, record: Record) -> list[ViewChange]:
