@@ -319,22 +319,18 @@ class Connection(asyncio.Protocol):
 
         A body that has to be awaited comes after its head: until that is written, an answer would be to nothing.
         """
-        ready = b""
-        with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
+        with self._mapping(h11.LocalProtocolError):
             head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
-            ready += http.send(head) or b""
-        if not isinstance(request.stream, self._library.ByteStream):
-            yield ready
-            ready = b""
-        async for piece in request.stream:
-            with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
-                ready += http.send(h11.Data(data=piece)) or b""
-            if len(ready) >= _WRITE_AT_ONCE:
+            ready = http.send(head) or b""
+            if not isinstance(request.stream, self._library.ByteStream):
                 yield ready
                 ready = b""
-        with self._mapping(h11.LocalProtocolError, "LocalProtocolError"):
-            ready += http.send(h11.EndOfMessage()) or b""
-        yield ready
+            async for piece in request.stream:
+                ready += http.send(h11.Data(data=piece)) or b""
+                if len(ready) >= _WRITE_AT_ONCE:
+                    yield ready
+                    ready = b""
+            yield ready + (http.send(h11.EndOfMessage()) or b"")
 
     async def _write(self, data: bytes, seconds: float | None) -> None:
         """A provider may answer and close before it has read all: then the answer counts, so this is no error."""
@@ -352,7 +348,7 @@ class Connection(asyncio.Protocol):
         """The head, and what has come after it. Provisional answers (1xx) are dropped."""
         begun = b""
         while True:
-            with self._mapping(h11.RemoteProtocolError, "RemoteProtocolError"):
+            with self._mapping(h11.RemoteProtocolError):
                 event = http.next_event()
             if event is h11.NEED_DATA:
                 if not begun:
@@ -389,11 +385,12 @@ class Connection(asyncio.Protocol):
             self._waiter.set_exception(self._library.ReadTimeout(f"received nothing for {self._seconds} seconds"))
 
     @contextmanager
-    def _mapping(self, kind: type[Exception], name: str) -> Iterator[None]:
+    def _mapping(self, kind: type[Exception]) -> Iterator[None]:
+        """An error of h11 is raised as the library's own, which has the same name."""
         try:
             yield
         except kind as error:
-            raise getattr(self._library, name)(str(error)) from error
+            raise getattr(self._library, kind.__name__)(str(error)) from error
 
 
 def _is_readable(transport: asyncio.Transport) -> bool:

@@ -257,10 +257,8 @@ class _AnthropicCollapser(BlockCollapser):
 class _AnthropicJoint(Joint):
     """The blocks of the second message follow those of the first, whose beginning and whose end count for both."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._missing: list[int] = []  # the numbers of blocks that were dropped
-        self._moved_by = 0
+    _number = "index"
+    _moved_by = 0
 
     def continue_at(self, number: int, items: Sequence[Any] = ()) -> None:
         super().continue_at(number, items)
@@ -274,14 +272,7 @@ class _AnthropicJoint(Joint):
             case "message_stop":
                 return None, value
             case _:
-                index = value.get("index")
-                return _moved(value, -sum(missing < index for missing in self._missing) if index else 0), None
-
-    def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        index = value.get("index")
-        if isinstance(index, int) and index not in self._missing:
-            self._missing.append(index)
-        return None
+                return _moved(value, -self._missing_before(value)), None
 
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
         index = self._moved_by

@@ -426,7 +426,7 @@ class Collapser(ABC, Generic[C]):
 
     def _text_in(self, frame: Frame, events: list[WireEvent]) -> tuple[object, str] | None:
         """The passage and the text of a frame that holds nothing else."""
-        said = [event for event in events if type(event) is not MessageStarted]
+        said = events[1:] if events and type(events[0]) is MessageStarted else events
         if self._passages is None or len(said) != 1:
             return None
         [piece] = said

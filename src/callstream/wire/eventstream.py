@@ -39,16 +39,13 @@ _BYTES, _TEXT = 6, 7
 
 def write_event(event_type: str, payload: bytes) -> bytes:
     """An event as Bedrock sends it."""
-    return write_message(_event_headers(event_type), payload)
+    headers = {":event-type": event_type, ":content-type": "application/json", ":message-type": "event"}
+    return write_message(write_headers(headers), payload)
 
 
 def write_exception(exception_type: str, payload: bytes) -> bytes:
     """An exception as Bedrock sends it in the middle of a stream."""
-    headers = {
-        ":exception-type": exception_type,
-        ":content-type": "application/json",
-        ":message-type": "exception",
-    }
+    headers = {":exception-type": exception_type, ":content-type": "application/json", ":message-type": "exception"}
     return write_message(write_headers(headers), payload)
 
 
@@ -66,10 +63,6 @@ def write_message(headers: bytes, payload: bytes) -> bytes:
     lengths = struct.pack(">II", _OVERHEAD + len(headers) + len(payload), len(headers))
     message = lengths + _CHECKSUM.pack(crc32(lengths)) + headers + payload
     return message + _CHECKSUM.pack(crc32(message))
-
-
-def _event_headers(event_type: str) -> bytes:
-    return write_headers({":event-type": event_type, ":content-type": "application/json", ":message-type": "event"})
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

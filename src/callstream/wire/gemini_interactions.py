@@ -22,7 +22,7 @@ from callstream.events import ResultReceived
 from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Output, Part, changed, read_json
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.framing import Frame
-from callstream.wire.provider import IsLeftOut, Provider, kept, kept_in_background
+from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
     Notes,
@@ -285,6 +285,7 @@ class GeminiInteractions(Provider):
     goes_on = (CONTINUES,)
     path = re.compile(r"/interactions$")
     resumed_path = re.compile(r"/interactions/[^/]+$")
+    has_background = True
     decoder = _GeminiInteractionsDecoder
     collapser = _GeminiInteractionsCollapser
 
@@ -348,9 +349,6 @@ class GeminiInteractions(Provider):
             return request
         request.fields["input"] = [step for step in steps if step not in found]
         return request.rewritten()
-
-    def kept_at(self, request: Request, answer_id: str) -> str | None:
-        return kept_in_background(request, answer_id)
 
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         answer["steps"] = kept(

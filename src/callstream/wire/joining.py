@@ -36,6 +36,7 @@ class Joint(ABC):
         self._framing = SseFraming()
         self._end: list[tuple[Frame, Any]] = []  # frames of the first answer that are kept back, and what they say
         self._dropped: set[str] = set()  # the ids of calls that were taken out
+        self._missing: set[int] = set()  # and the numbers of their blocks or items, where the wire has such
         self._usage: dict[str, Any] = {}  # of the first answer
         self._begun: dict[str, Any] = {}  # the frame that the first answer began with, if it was cut
 
@@ -106,6 +107,8 @@ class Joint(ABC):
 
     made_last: ClassVar[bytes] = b""
     """What follows such an end."""
+    _number: ClassVar[str] = ""
+    """The field with the number of a block or an item."""
 
     def _cut_after(self, values: Sequence[dict[str, Any]]) -> None:  # noqa: B027  # most wires number nothing
         """The last frames that have left."""
@@ -123,9 +126,11 @@ class Joint(ABC):
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """A frame of the first answer: what of it leaves, and what belongs to the end."""
 
-    @abstractmethod
     def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """A frame with dropped calls, without them; None if nothing is left."""
+        """A frame with dropped calls, without them; None if nothing is left, as of a block or an item that is one call's."""
+        if isinstance(number := value.get(self._number), int):
+            self._missing.add(number)
+        return None
 
     def _unjoined(self, value: dict[str, Any]) -> dict[str, Any]:
         """A frame of the end that was kept back, as it leaves after all."""
@@ -136,6 +141,11 @@ class Joint(ABC):
         """A frame of the second answer; None if it does not leave."""
 
     # -- what they share --
+
+    def _missing_before(self, value: dict[str, Any]) -> int:
+        """How many blocks or items before that of a frame were taken out."""
+        number = value.get(self._number)
+        return sum(missing < number for missing in self._missing) if isinstance(number, int) else 0
 
     def _write_first(self, frame: Frame, value: Any) -> bytes:
         if frame.payload is None:

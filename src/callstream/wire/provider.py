@@ -54,7 +54,7 @@ class Provider(ABC):
     ``ask_for_pieces`` adds. ``stream_types``: the content types of streamed answers. ``joint``: what makes one
     streamed answer of two. ``goes_on``: the finish reasons after which the SDK by itself asks for the rest of the answer.
     ``checkpoint`` matches, to the end of its frame, a token with which the rest of a stream is asked for
-    (``Decoder.checkpoint``).
+    (``Decoder.checkpoint``). ``has_background``: answers can be asked for in the background, where the provider stores them.
     """
 
     wire: ClassVar[str]
@@ -69,6 +69,7 @@ class Provider(ABC):
     joint: ClassVar[type[Joint] | None] = None
     goes_on: ClassVar[tuple[str, ...]] = ()
     checkpoint: ClassVar[re.Pattern[bytes] | None] = None
+    has_background: ClassVar[bool] = False
 
     # -- requests --
 
@@ -115,7 +116,9 @@ class Provider(ABC):
 
         None if it keeps none, or the request does not ask for that.
         """
-        return None
+        fields = request.fields
+        is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
+        return f"{request.path}/{quote(answer_id, safe='')}" if self.has_background and is_kept else None
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         """The request, asking for streamed arguments where the wire has a switch and the request says nothing of it.
@@ -266,13 +269,6 @@ class ChatProvider(Provider):
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["message"]
         message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]
-
-
-def kept_in_background(request: Request, answer_id: str) -> str | None:
-    """Where a provider has the answer to what was asked for in the background, which is stored."""
-    fields = request.fields
-    is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
-    return f"{request.path}/{quote(answer_id, safe='')}" if is_kept else None
 
 
 def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> list[T]:

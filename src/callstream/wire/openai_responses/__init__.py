@@ -33,7 +33,7 @@ from callstream.wire.openai_responses.decoding import (
     is_call,
     read_turns,
 )
-from callstream.wire.provider import IsLeftOut, Provider, kept, kept_in_background
+from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     Notes,
     RefusedCall,
@@ -312,12 +312,10 @@ def _in_progress(created: Frame) -> bytes | None:
 class _OpenAIResponsesJoint(Joint):
     """The final response is the second one, by whose id the server goes on, with the items of both."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._response_id: Any = None
-        self._sequence = -1  # the last number that left
-        self._items: list[Any] = []  # of the first response
-        self._missing: list[int] = []  # the numbers of items that were dropped
+    _number = "output_index"
+    _response_id: Any = None
+    _sequence = -1  # the last number that left
+    _items: Sequence[Any] = ()  # of the first response
 
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         if value.get("type") in ENDS:
@@ -326,27 +324,22 @@ class _OpenAIResponsesJoint(Joint):
             self._items = self._kept(response.get("output") or [])
             self._usage = response.get("usage") or {}
             return None, value
-        return self._numbered(value, -sum(missing < value.get("output_index", 0) for missing in self._missing)), None
+        return self._numbered(value, -self._missing_before(value)), None
 
     def continue_at(self, number: int, items: Sequence[Any] = ()) -> None:
         super().continue_at(number, items)
         if not self._end:  # it was not read to its end
-            self._items = self._kept(list(items))
+            self._items = self._kept(items)
 
     def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        if value.get("type") in ENDS:
-            return value
-        index = value.get("output_index")
-        if isinstance(index, int) and index not in self._missing:
-            self._missing.append(index)
-        return None
+        return value if value.get("type") in ENDS else super()._without_dropped(value)
 
     def _unjoined(self, value: dict[str, Any]) -> dict[str, Any]:
         after = self._numbered(value, 0)
         after["response"] = {**(value.get("response") or {}), "output": self._items}
         return after
 
-    def _kept(self, items: list[Any]) -> list[Any]:
+    def _kept(self, items: Sequence[Any]) -> list[Any]:
         return [item for item in items if not (item.get("type") in CALL_ITEMS and item.get("call_id") in self._dropped)]
 
     def _speech(self, text: str) -> Iterable[dict[str, Any]]:
@@ -467,6 +460,7 @@ class OpenAIResponses(Provider):
     wire = "openai_responses"
     path = re.compile(r"/responses$")
     resumed_path = re.compile(r"/responses/[^/]+$")
+    has_background = True
     decoder = OpenAIResponsesDecoder
     collapser = _OpenAIResponsesCollapser
     joint = _OpenAIResponsesJoint
@@ -491,9 +485,6 @@ class OpenAIResponses(Provider):
         return fields.get("store") is not False or bool(
             fields.get("previous_response_id") or fields.get("conversation")
         )
-
-    def kept_at(self, request: Request, answer_id: str) -> str | None:
-        return kept_in_background(request, answer_id)
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
         """A message of the user's. Where the server's own copy is continued, the calls are in it and need an output."""
