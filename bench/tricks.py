@@ -67,10 +67,10 @@ def _without_mere_deltas() -> None:
 
 
 def _without_checkpoint_thread() -> None:
-    from callstream.journal.sqlite import store
+    from callstream.journal import sqlite
 
-    store.MOST_PAGES = 1000
-    store.Checkpoints.count = lambda self, *given: None
+    sqlite.MOST_PAGES = 1000
+    sqlite.Checkpoints.count = lambda self, *given: None
 
 
 TRICKS: dict[str, Callable[[], None]] = {

@@ -6,7 +6,7 @@ import asyncio
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
-from callstream.journal.postgres.link import address
+from callstream.journal.postgres import address
 
 
 class _Cut(Exception):

@@ -11,15 +11,14 @@ import pytest
 
 from callstream.errors import JournalError
 from callstream.events import RunStarted, TextAppended
-from callstream.journal import Journal, open_journal
-from callstream.journal.sqlite import store
+from callstream.journal import Journal, open_journal, sqlite
 
 from .conftest import sqlite_url
 
 pytestmark = pytest.mark.asyncio
 
 TEXT = "x" * 4000
-TRULY = store.Checkpoints._connect
+TRULY = sqlite.Checkpoints._connect
 
 
 def pages_in_log(path: Path) -> int:
@@ -43,25 +42,25 @@ async def test_commits_go_on_while_the_log_is_brought_in(tmp_path: Path, monkeyp
         gate.wait(60)
         return TRULY(*args, **options)
 
-    monkeypatch.setattr(store.Checkpoints, "_connect", open_slowly)
+    monkeypatch.setattr(sqlite.Checkpoints, "_connect", open_slowly)
     path = tmp_path / "j.db"
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])
-        await write(journal, store.PAGES // 2 + 50)
+        await write(journal, sqlite.PAGES // 2 + 50)
         assert begun.wait(10)
         await write(journal, 100)
-        assert path.with_name("j.db-wal").stat().st_size > store.PAGES * 4096, "it is all in the log still"
+        assert path.with_name("j.db-wal").stat().st_size > sqlite.PAGES * 4096, "it is all in the log still"
         gate.set()
     assert not path.with_name("j.db-wal").exists()
 
 
 async def test_the_log_starts_anew_however_steadily_one_writes(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
-    appends = 3 * store.PAGES
+    appends = 3 * sqlite.PAGES
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])
         await write(journal, appends)
-        assert path.with_name("j.db-wal").stat().st_size < store.MOST_PAGES * 4096
+        assert path.with_name("j.db-wal").stat().st_size < sqlite.MOST_PAGES * 4096
         records = await journal.read_whole(["r"])
     assert [record.seq for record in records] == list(range(1, appends + 2))
 
@@ -88,11 +87,11 @@ async def test_a_checkpoint_that_fails_loses_nothing(tmp_path: Path, monkeypatch
             raise JournalError("too many open files")
         return Broken()
 
-    monkeypatch.setattr(store.Checkpoints, "_connect", fail)
+    monkeypatch.setattr(sqlite.Checkpoints, "_connect", fail)
     path = tmp_path / "j.db"
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])
-        await write(journal, 2 * store.MOST_PAGES // 3)
+        await write(journal, 2 * sqlite.MOST_PAGES // 3)
         assert tried > 1, "it is tried again"
-        assert pages_in_log(path) < 2 * store.PAGES
-        assert len(await journal.read_whole(["r"])) == 2 * store.MOST_PAGES // 3 + 1
+        assert pages_in_log(path) < 2 * sqlite.PAGES
+        assert len(await journal.read_whole(["r"])) == 2 * sqlite.MOST_PAGES // 3 + 1

@@ -13,7 +13,7 @@ import pytest
 from callstream.errors import LeaseLost, UsageError
 from callstream.events import ArgsAppended, CallStarted, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
-from callstream.journal.postgres.link import address
+from callstream.journal.postgres import address
 
 from .conftest import opened
 from .proxy import Proxy

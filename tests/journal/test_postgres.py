@@ -13,8 +13,7 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
-from callstream.journal.postgres.link import address, failure
-from callstream.journal.postgres.session import numbered
+from callstream.journal.postgres import address, failure, numbered
 from callstream.journal.sql import build_list
 from callstream.journal.store import RunFilter, StoreAway, forget_filter
 

@@ -30,7 +30,7 @@ from callstream.events import (
     RunStarted,
 )
 from callstream.journal import Journal, open_journal
-from callstream.journal.postgres.link import address
+from callstream.journal.postgres import address
 
 from .conftest import POSTGRES, Place, drop_schema, schema_url
 

@@ -18,8 +18,7 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
 from callstream.journal.sql import build_list, queries
-from callstream.journal.sqlite import sqlite_path
-from callstream.journal.sqlite.file import SqliteFile, SqliteSession
+from callstream.journal.sqlite import SqliteFile, SqliteSession, sqlite_path
 from callstream.journal.store import forget_filter
 
 from .conftest import sqlite_url

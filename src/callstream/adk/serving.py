@@ -23,7 +23,7 @@ from callstream.callstream import Callstream
 from callstream.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
-    from callstream.journal.postgres.link import Link
+    from callstream.journal.postgres import Link
 
 RETRY_SECONDS = 5.0
 _CONNECTIONS = 5
@@ -112,7 +112,7 @@ def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSess
 
 def _postgres(link: Link, retry_seconds: float) -> BaseSessionService:
     """Connects as the journal does, with the options of its URL, and stays in a schema of its own."""
-    from callstream.journal.postgres.link import PASSING
+    from callstream.journal.postgres import PASSING
 
     async def connect() -> Any:
         connection = await link.connect()
@@ -157,7 +157,7 @@ async def prepare_sessions(service: BaseSessionService, url: str) -> None:
 
 def _link(url: str, retry_seconds: float) -> Link:
     try:
-        from callstream.journal.postgres.link import Link, address
+        from callstream.journal.postgres import Link, address
     except ModuleNotFoundError as error:
         raise MissingExtra("sessions in PostgreSQL need asyncpg", "postgres", error) from error
     place = address(url)

@@ -77,8 +77,8 @@ def main() -> None:
 
     import callstream.adk
     import callstream.cli.serve
-    import callstream.journal.postgres.store
-    import callstream.journal.sqlite.store
+    import callstream.journal.postgres
+    import callstream.journal.sqlite
     import callstream.server
 
     loaded: tuple[Any, ...] = (

@@ -1,7 +1,12 @@
-"""A SQLite file: how it is opened, locked, read, and given back what it does not need.
+"""The journal in one SQLite file: the default, for one machine.
 
-One connection writes. It is used on the journal's thread only, and blocks it: that is what the thread is for. Those that are
-read by have threads that wait for them, so that no event loop does.
+WAL: readers have connections of their own and never block the writer. Several processes may use one file; each takes
+the write lock for one batch at a time.
+
+What was acknowledged survives the end of the process, kill -9 included. With ``durability="process"`` (the default,
+``synchronous=NORMAL``) a power cut or a crash of the operating system can take the last moments of acknowledged records
+with it (those since the last checkpoint, about 4 MB of log), always from the end and never leaving the file unreadable.
+With ``durability="power"`` (``synchronous=FULL``) every batch is flushed to the disk before it is acknowledged.
 """
 
 from __future__ import annotations
@@ -11,11 +16,12 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import chain
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -23,13 +29,15 @@ import msgspec
 
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record, in_order
-from callstream.journal.plan import Plan
+from callstream.journal.follow import Followers
+from callstream.journal.plan import Append, Plan
 from callstream.journal.rows import RecordColumns, json_text, merge_adjacent
 from callstream.journal.sql import queries, schema
-from callstream.journal.sql.reader import heads_of
+from callstream.journal.sql.reader import SqlReader, heads_of
 from callstream.journal.sql.session import Database, Rows, Session
+from callstream.journal.sql.store import SqlStore
 from callstream.journal.store import StoreAway, Unstorable, at_once
-from callstream.journal.writer import Stale
+from callstream.journal.writer import Committed, Stale, Writer, process_lives
 
 _T = TypeVar("_T")
 Durability: TypeAlias = Literal["process", "power"]
@@ -44,14 +52,14 @@ _SMALL_KIBIBYTES = 64
 """The page cache of connections that do not write. It is small because SQLite empties it whenever something was written."""
 
 
-def open_connection(
+def _open_connection(
     path: str,
     busy_seconds: float = _BUSY_SECONDS,
     *,
     cache_kibibytes: int = _SMALL_KIBIBYTES,
     create: bool = False,
 ) -> sqlite3.Connection:
-    with failure(f"the SQLite file {path!r}"):
+    with _failure(f"the SQLite file {path!r}"):
         name = f"file:{quote(path)}?mode={'rwc' if create else 'rw'}"
         # The connection is used by one thread at a time, but not always closed by the thread that opened it.
         connection = sqlite3.connect(
@@ -62,33 +70,35 @@ def open_connection(
 
 
 @contextmanager
-def failure(where: str) -> Iterator[None]:
+def _failure(where: str) -> Iterator[None]:
     """SQLite's errors as the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
     try:
         yield
-    except FAILURES as error:
-        raise failed(where, error) from error
+    except _FAILURES as error:
+        raise _failed(where, error) from error
 
 
-FAILURES = (sqlite3.Error, UnicodeEncodeError, OverflowError)
+_FAILURES = (sqlite3.Error, UnicodeEncodeError, OverflowError)
 
 
-def failed(where: str, error: Exception) -> JournalError:
+def _failed(where: str, error: Exception) -> JournalError:
     if isinstance(error, sqlite3.Error):
-        if is_passing(error):
+        if _is_passing(error):
             return StoreAway(f"{where} is locked by another process: {error}")
         if _code(error) not in _UNSTORABLE:
             return JournalError(f"{where} could not be used: {error}")
     return Unstorable(f"{where} cannot hold such a value: {error}")
 
 
-def is_passing(error: sqlite3.Error) -> bool:
+def _is_passing(error: sqlite3.Error) -> bool:
     return _code(error) in _PASSING
 
 
 def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
+
+# -- the file -----------------------------------------------------------------------------------------------------------
 
 _READERS = 4
 _decode = msgspec.json.Decoder(list[Any]).decode
@@ -198,10 +208,12 @@ class SqliteFile(Database):
         self._busy_seconds = busy_seconds
 
     async def open(self) -> None:
-        self.connection = open_connection(self._path, self._busy_seconds, cache_kibibytes=_CACHE_KIBIBYTES, create=True)
+        self.connection = _open_connection(
+            self._path, self._busy_seconds, cache_kibibytes=_CACHE_KIBIBYTES, create=True
+        )
         self._cache_kibibytes = _CACHE_KIBIBYTES
         try:
-            with failure(self.where):
+            with _failure(self.where):
                 self.connection.execute(f"PRAGMA cache_spill = {_SPILL_PAGES}")
                 self._prepare()
                 self._identity = _identity(self._path)
@@ -223,7 +235,7 @@ class SqliteFile(Database):
         wanted = max(_CACHE_KIBIBYTES, (2 * active_runs) // 256 * 256)
         if wanted != self._cache_kibibytes:
             self._cache_kibibytes = wanted
-            with failure(self.where):
+            with _failure(self.where):
                 self.connection.execute(f"PRAGMA cache_size = -{wanted}")
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -239,10 +251,10 @@ class SqliteFile(Database):
     def _read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         session: SqliteSession | None = getattr(self._local, "session", None)
         if session is None:
-            connection = open_connection(self._path)
+            connection = _open_connection(self._path)
             session = self._local.session = SqliteSession(connection)
             self._readers.append(connection)
-        with failure(self.where):
+        with _failure(self.where):
             session.connection.execute("PRAGMA query_only = ON")
             session.connection.execute("BEGIN")  # one snapshot for all that is read
             try:
@@ -252,7 +264,7 @@ class SqliteFile(Database):
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[Session]:
-        with failure(self.where):
+        with _failure(self.where):
             yield self._session
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -275,12 +287,12 @@ class SqliteFile(Database):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        except FAILURES as error:
-            raise failed(self.where, error) from error
+        except _FAILURES as error:
+            raise _failed(self.where, error) from error
 
     @asynccontextmanager
     async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[Session]:
-        with failure(self.where):
+        with _failure(self.where):
             if erasing:
                 self.connection.execute("PRAGMA secure_delete = ON")  # what is erased is overwritten, not only unlinked
             if durable:
@@ -290,7 +302,7 @@ class SqliteFile(Database):
                 yield session
         finally:
             if durable:
-                with failure(self.where):
+                with _failure(self.where):
                     self._set_durability()
 
     def _set_durability(self) -> None:
@@ -299,7 +311,7 @@ class SqliteFile(Database):
     async def give_back(self) -> None:
         """See ``Database``. Free pages are kept where running runs will soon fill them again."""
         run = self.connection.execute
-        with failure(self.where):
+        with _failure(self.where):
             free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
             if free and (free > pages // 4 or not run(_SQL["count_active"]).fetchone()[0]):
                 # executescript, because execute gives back one page and stops.
@@ -316,7 +328,7 @@ class SqliteFile(Database):
                 (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
             except sqlite3.OperationalError as error:
                 # Changing the mode does not wait for a lock by itself.
-                if not is_passing(error) or time.monotonic() > deadline:
+                if not _is_passing(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
         if mode != "wal":
@@ -334,3 +346,179 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+# -- the store ----------------------------------------------------------------------------------------------------------
+
+
+def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
+    """File and options of ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``…?durability=power``."""
+    location, _, query = url.removeprefix("sqlite:").partition("?")
+    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+    if not location.startswith("///") or not location.removeprefix("///"):
+        raise UsageError(f"expected sqlite:///relative.db or sqlite:////absolute.db, got {url!r}")
+    path = location.removeprefix("///")
+    if path == ":memory:":
+        raise UsageError(f"expected a file, got {url!r}; a journal in memory is memory:")
+    if unknown := sorted(options.keys() - {"durability"}):
+        raise UsageError(f"a SQLite journal knows the option durability, got {', '.join(unknown)} in {url!r}")
+    return os.path.abspath(Path(path).expanduser()), options
+
+
+PAGES = 1000
+"""After so many pages the log is brought in: 4 MB."""
+MOST_PAGES = 4 * PAGES
+"""After so many SQLite does it by itself."""
+_PASSES = 2
+"""The first takes milliseconds and the second what came in these, so that hardly anything is left."""
+_BRING_IN = "PRAGMA wal_checkpoint(PASSIVE)"
+
+
+class Checkpoints:
+    """What commits have put into SQLite's log comes into the file itself, most of it on a thread of its own.
+
+    By itself SQLite does that within a commit, every thousand pages, and waits for the disk: some milliseconds where the
+    disk is fast, and all that is written meanwhile waits with it. Here the writer goes on meanwhile, and then brings in
+    the few pages that came: SQLite starts its log anew only when all of it is in the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="callstream-checkpoint")
+        self._pages = 0
+        self._under_way: Future[None] | None = None
+
+    def open(self, writer: sqlite3.Connection) -> None:
+        self._writer = writer
+        writer.execute(f"PRAGMA wal_autocheckpoint = {MOST_PAGES}")
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def count(self, pages: int) -> None:
+        """About so many were committed."""
+        self._pages += pages
+        if self._under_way is not None:
+            if self._under_way.done():
+                self._under_way = None
+                self._pages = 0
+                with suppress(sqlite3.Error):
+                    self._writer.execute(_BRING_IN).fetchall()
+        elif self._pages >= PAGES:
+            with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+                self._under_way = self._thread.submit(self._bring_in)
+
+    def _connect(self) -> sqlite3.Connection:
+        return _open_connection(self._path)
+
+    def _bring_in(self) -> None:
+        """What cannot be brought in stays in the log, and nothing is lost."""
+        with suppress(sqlite3.Error, JournalError):
+            connection = self._connect()
+            try:
+                for _ in range(_PASSES):
+                    connection.execute(_BRING_IN).fetchall()
+            finally:
+                connection.close()
+
+
+POLL_SECONDS = 0.02
+"""How often commits of other processes are looked for, while a run is followed and they come."""
+QUIET_POLL_SECONDS = 0.2
+"""How often, when none have come for a while: looking is most of what an idle follower costs."""
+
+
+class SqliteStore(SqlStore):
+    """See ``Store``."""
+
+    reads_anywhere = True
+    blocks = True
+
+    def __init__(
+        self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool
+    ) -> None:
+        self._file = SqliteFile(path, durability, busy_seconds)
+        self._checkpoints = Checkpoints(path)
+        self._version_seen = -1
+        self._doubtful: set[str] = set()
+        super().__init__(self._file, SqlReader(self._file), lease_ttl=lease_ttl, migrate=migrate)
+
+    async def open(self, writer: Writer, followers: Followers) -> None:
+        await super().open(writer, followers)
+        self._checkpoints.open(self._file.connection)
+
+    async def close(self) -> None:
+        self._checkpoints.close()
+        await super().close()
+
+    async def commit(self, batch: Sequence[Append]) -> Committed:
+        self._file.fit_cache(len(self._writer.memory.runs))
+        for _ in range(3):
+            try:
+                with self._file.transaction() as session:
+                    await self._check(session, batch)
+                    done = await self._writer.commit(session, batch, time.time(), self._followers.runs())
+                self._checkpoints.count(1 + len(batch))  # each run has a page of its own that it fills
+                return done
+            except Stale:
+                self._writer.memory.clear()
+            except BaseException:
+                self._writer.memory.clear()  # it was planned, and is not what the file holds
+                raise
+        raise StoreAway(f"{self.where} changed under the writer's hands three times")
+
+    async def _check(self, session: SqliteSession, batch: Sequence[Append]) -> None:
+        """Drops from memory what another process has changed.
+
+        No other process can write now, and ``data_version`` says whether one has since it was last looked at; if not,
+        all that is remembered is true, and nothing is read.
+        """
+        memory = self._writer.memory
+        (version,) = session.connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version_seen:
+            self._version_seen, self._doubtful = version, set(memory.runs)
+        if not self._doubtful:
+            return
+        asked = self._doubtful.intersection([append.run_id for append in batch])
+        remembered = {run_id: memory.runs[run_id] for run_id in asked if run_id in memory.runs}
+        keys = [owned.key for owned in remembered.values()]
+        true = set(await session.rows("check_runs", run_keys=keys))
+        for run_id, owned in remembered.items():
+            # The id too: the number of an erased run is given again.
+            if (run_id, owned.key, owned.writer, owned.epoch, owned.last_seq) not in true:
+                memory.drop(run_id)
+        self._doubtful -= asked
+
+    async def watch(self) -> None:
+        """Looks whether another process has committed. Followers of this process's own runs are pushed what it writes.
+
+        ``data_version`` of the writing connection changes with every commit of any other connection, and costs a look
+        into shared memory.
+        """
+        seen: dict[str, int] = {}
+        version = None
+        pause = POLL_SECONDS
+        while True:
+            await self._followers.any()
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.1, QUIET_POLL_SECONDS)
+            try:
+                (now,) = self._file.connection.execute("PRAGMA data_version").fetchone()
+                if now == version:
+                    continue
+                seen = await self._look(seen)
+            except (*_FAILURES, JournalError):
+                continue  # readers get the error
+            version, pause = now, POLL_SECONDS
+
+    # -- housekeeping --------------------------------------------------------------------------------------------------
+
+    async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
+        if not await self._database.ask("fence_dead", writer=self._writer.name, limit=1):
+            return []  # without the lock
+        async with self._database.writing() as session:
+            # Leases are judged by the wall clock, which may be set: a process that has not given its own back is looked at.
+            holders = {writer for (writer,) in await session.rows("writers")}
+            return await self._writer.adopt(
+                session, apps, limit, lambda writer: writer in holders and process_lives(writer), run_id=run_id
+            )
