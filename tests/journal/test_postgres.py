@@ -14,7 +14,7 @@ from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
 from callstream.journal.postgres import address, failure, numbered
-from callstream.journal.sql import build_list
+from callstream.journal.sql.session import build_list
 from callstream.journal.store import RunFilter, StoreAway, forget_filter
 
 from .conftest import opened

@@ -17,7 +17,8 @@ from callstream.calls import CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import Journal, open_journal
-from callstream.journal.sql import build_list, queries
+from callstream.journal.sql import queries
+from callstream.journal.sql.session import build_list
 from callstream.journal.sqlite import SqliteFile, SqliteSession, sqlite_path
 from callstream.journal.store import forget_filter
 

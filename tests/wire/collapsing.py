@@ -11,8 +11,9 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import CallCompleted, WireEvent
 from callstream.wire import decoder_for, provider_of
-from callstream.wire.collapsing import Collapser, LoneReasoning, Output, Read
+from callstream.wire.collapsing import Collapser, Output, Read
 from callstream.wire.framing import SseFraming
+from callstream.wire.requests import LoneReasoning
 from tests.captures import Capture, declared_tools
 from tests.decoding import calls, ended, fed, merged, reasoning, splits, text
 

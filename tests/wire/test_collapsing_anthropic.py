@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from callstream.wire.collapsing import LoneReasoning
+from callstream.wire.requests import LoneReasoning
 from tests.decoding import sse
 from tests.wire.collapsing import Collapse, Tap, every, named, no, payloads, tapped, tapped_at_any_split
 from tests.wire.sdks import anthropic_helper, made_by

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from callstream.wire import WIRES, provider_at, provider_of
-from callstream.wire.collapsing import LoneReasoning
 from callstream.wire.gemini import SENTINEL
-from callstream.wire.requests import Request
+from callstream.wire.requests import LoneReasoning, Request
 
 VERTEX = "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3:streamGenerateContent"
 STUDIO = "/v1beta/models/gemini-3:streamGenerateContent"

@@ -14,7 +14,7 @@ from callstream.tap.boto import BotoTap
 from callstream.tap.exchange import ImplicitRuns, Tapping, TapSettings
 from callstream.tap.library import Pools
 from callstream.tap.transport import Asking, TapTransport
-from callstream.wire.collapsing import LoneReasoning
+from callstream.wire.requests import LoneReasoning
 
 # What the SDKs set for clients of their own; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0

@@ -26,10 +26,10 @@ from callstream.tap.body import Limits, OnEnd, TappedBody
 from callstream.tools import current_call, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
-from callstream.wire.collapsing import Collapser, LoneReasoning
+from callstream.wire.collapsing import Collapser
 from callstream.wire.joining import Joint, Saying
 from callstream.wire.provider import Provider, discard_invalid
-from callstream.wire.requests import Asks, Request
+from callstream.wire.requests import Asks, LoneReasoning, Request
 
 logger = logging.getLogger("callstream")
 

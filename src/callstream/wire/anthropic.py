@@ -16,7 +16,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
+from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder, Strict, error_in
 from callstream.wire.framing import SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
@@ -24,6 +24,7 @@ from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
     Asks,
+    LoneReasoning,
     Notes,
     RefusedCall,
     Request,

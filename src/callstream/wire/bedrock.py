@@ -29,7 +29,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived
 from callstream.wire.anthropic import Anthropic, AnthropicDecoder, add_beta
-from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Part
+from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder
 from callstream.wire.eventstream import CONTENT_TYPE, ChunkFraming, EventStreamFraming
 from callstream.wire.framing import Frame
@@ -37,6 +37,7 @@ from callstream.wire.provider import AnswerKind, IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
     Asks,
+    LoneReasoning,
     Notes,
     Request,
     RequestTurn,

@@ -23,7 +23,6 @@ a few for each call, are read once more as plain JSON.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -46,6 +45,7 @@ from callstream.events import (
 )
 from callstream.wire.decoder import Decoder
 from callstream.wire.framing import Frame
+from callstream.wire.requests import LoneReasoning
 from callstream.wire.slots import (
     Aside,
     CollapsibleCall,
@@ -58,37 +58,6 @@ from callstream.wire.slots import (
     Slots,
     TextForm,
 )
-
-# Reasoning that led to nothing, because the calls that it led to were left out.
-#
-# Reasoning leaves as it comes, and what becomes of the calls after it is known later. Providers refuse a history in which
-# reasoning leads to nothing, so what is found to be lone is remembered by its names, and taken out of later requests
-# (``Provider.without_lone_reasoning``).
-
-_MOST = 10_000
-
-
-class LoneReasoning:
-    """The names of lone reasoning, the latest of them: signatures, ids, whatever tells reasoning from other in requests."""
-
-    def __init__(self) -> None:
-        self._names: OrderedDict[str, None] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        return bool(self._names)
-
-    def has(self, *names: object) -> bool:
-        """Whether one of these, of which a request may have any, is the name of lone reasoning."""
-        return any(isinstance(name, str) and name in self._names for name in names)
-
-    def add(self, name: str) -> None:
-        self._names[name] = None
-        if len(self._names) > _MOST:
-            self._names.popitem(last=False)
-
-    def discard(self, name: str) -> None:
-        """Servers that do not sign use a name again."""
-        self._names.pop(name, None)
 
 
 class _Thoughts:

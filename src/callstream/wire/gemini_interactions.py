@@ -19,12 +19,13 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.wire.collapsing import BlockCollapser, LoneReasoning, Output, Part, changed, read_json
+from callstream.wire.collapsing import BlockCollapser, Output, Part, changed, read_json
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.framing import Frame
 from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
     MODEL,
+    LoneReasoning,
     Notes,
     Request,
     RequestTurn,

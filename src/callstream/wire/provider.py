@@ -16,13 +16,14 @@ import msgspec
 
 from callstream import codec
 from callstream.events import CallCompleted, CallDiscarded, CallStarted, RequestEvent, ResultReceived, WireEvent
-from callstream.wire.collapsing import Check, Collapser, LoneReasoning, judge, read_json
+from callstream.wire.collapsing import Check, Collapser, judge, read_json
 from callstream.wire.decoder import Decoder
 from callstream.wire.joining import Joint
 from callstream.wire.requests import (
     MODEL,
     Asks,
     KnownSignature,
+    LoneReasoning,
     Notes,
     RefusedCall,
     Request,

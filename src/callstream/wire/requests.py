@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -53,6 +54,37 @@ class RefusedCall(msgspec.Struct, frozen=True):
     @property
     def args_json(self) -> str:
         return codec.encode(self.args).decode()
+
+
+_MOST_LONE = 10_000
+
+
+class LoneReasoning:
+    """Reasoning that led to nothing, because the calls that it led to were left out.
+
+    It leaves as it comes, and what becomes of the calls after it is known later. Providers refuse a history in which
+    reasoning leads to nothing, so its names are remembered, the latest of them, and it is taken out of later requests
+    (``Provider.without_lone_reasoning``). Names are signatures, ids, whatever tells reasoning from other in requests.
+    """
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def has(self, *names: object) -> bool:
+        """Whether one of these, of which a request may have any, is the name of lone reasoning."""
+        return any(isinstance(name, str) and name in self._names for name in names)
+
+    def add(self, name: str) -> None:
+        self._names[name] = None
+        if len(self._names) > _MOST_LONE:
+            self._names.popitem(last=False)
+
+    def discard(self, name: str) -> None:
+        """Servers that do not sign use a name again."""
+        self._names.pop(name, None)
 
 
 def all_tools(name: str) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 
@@ -31,15 +31,6 @@ def queries(dialect: Dialect) -> Mapping[str, str]:
 def schema(dialect: Dialect, version: int) -> str:
     """The statements that bring a store from the version before to this one."""
     return _text(dialect, f"schema_{version}.sql")
-
-
-def build_list(
-    sql: Mapping[str, str], name: str, conditions: Mapping[str, Any], way: str = "ASC"
-) -> tuple[str, dict[str, Any]]:
-    """A query with those conditions in it, and their values by name."""
-    where = " AND ".join(sql[condition] for condition in conditions or ["where_any"])
-    values = {condition.removeprefix("where_"): value for condition, value in conditions.items()}
-    return sql[name].replace("{where}", where).replace("{way}", way), values
 
 
 def _text(dialect: Dialect, name: str) -> str:

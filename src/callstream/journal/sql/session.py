@@ -11,7 +11,6 @@ from callstream.calls import CallState
 from callstream.events import Record
 from callstream.journal.plan import Held, Owned, Plan
 from callstream.journal.rows import RecordColumns, Source
-from callstream.journal.sql import build_list
 
 _T = TypeVar("_T")
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
@@ -107,6 +106,15 @@ class Session(ABC):
     async def settle(self, records: Sequence[RecordColumns]) -> None:
         live = {key for (key,) in await self.rows("lock_live", run_keys=list({record[0] for record in records}))}
         await self.run_many("settle", [record for record in records if record[0] in live])
+
+
+def build_list(
+    sql: Mapping[str, str], name: str, conditions: Mapping[str, Any], way: str = "ASC"
+) -> tuple[str, dict[str, Any]]:
+    """A query with those conditions in it, and their values by name."""
+    where = " AND ".join(sql[condition] for condition in conditions or ["where_any"])
+    values = {condition.removeprefix("where_"): value for condition, value in conditions.items()}
+    return sql[name].replace("{where}", where).replace("{way}", way), values
 
 
 def _owned(row: Sequence[Any]) -> Owned:

@@ -14,7 +14,6 @@ import msgspec
 
 from callstream import codec
 from callstream.wire.collapsing import (
-    LoneReasoning,
     NumberedCollapser,
     Output,
     changed,
@@ -35,6 +34,7 @@ from callstream.wire.openai_responses.decoding import (
 )
 from callstream.wire.provider import IsLeftOut, Provider, kept
 from callstream.wire.requests import (
+    LoneReasoning,
     Notes,
     RefusedCall,
     Request,
