@@ -169,3 +169,12 @@ def test_an_answer_of_anthropic_without_a_beginning_is_ended_without_its_usage()
     assert b'"usage":{"output_tokens":0}' in joint_of("anthropic").cut(
         Saying("No.", is_last_word=True), 0, [], (b"", b"")
     )
+
+
+def test_a_dropped_block_without_a_number_moves_none_after_it() -> None:
+    """A compatible server may leave the numbers of blocks out."""
+    joint = joint_of("anthropic")
+    start = {"type": "content_block_start", "content_block": {"type": "tool_use", "id": "c1"}}
+    assert joint.drop(sse(start), {"c1"}) == b""
+    after = {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}
+    assert payloads(joint.first(sse(after))) == [after]

@@ -10,7 +10,7 @@ from callstream.testing import Finish, Text, ToolCall
 from tests.server.serving import run_input, tool_message
 from tests.walks import PAINT, serving_agent
 
-READS = ("runs", "calls", "call", "page", "read_whole", "taken", "has_forgotten")
+READS = ("runs", "calls", "call_log", "page", "read_whole", "taken", "has_forgotten")
 
 
 async def test_an_answer_reaches_the_model_with_five_reads(tmp_path: Path) -> None:
