@@ -141,6 +141,8 @@ def prepare(event: Any, response_id: str | None = None, author: str | None = Non
         if text.isascii() and "\0" not in text:
             return Row(event, code, text, source)
         return Row(event, *_body(code, text), source)
+    if kind is Entry:
+        return prepare(event.event, event.response_id, event.author)
     if kind not in _EVENT_TYPES:
         raise UsageError(f"expected an event of a run, got {kind.__name__}: {event!r:.200}")
     for field in _ID_FIELDS:
@@ -152,7 +154,13 @@ def prepare(event: Any, response_id: str | None = None, author: str | None = Non
 
 def redacting(redact: Callable[[RunEvent], RunEvent]) -> Callable[..., Row]:
     """``prepare`` for what is left of an event."""
-    return lambda event, response_id=None, author=None: prepare(redact(event), response_id, author)
+
+    def prepared(event: Any, response_id: str | None = None, author: str | None = None) -> Row:
+        if type(event) is Entry:
+            return prepared(event.event, event.response_id, event.author)
+        return prepare(redact(event), response_id, author)
+
+    return prepared
 
 
 @lru_cache(_SOURCES)
@@ -172,6 +180,8 @@ def check_optional_id(name: str | None) -> str | None:
 
 
 def check_id(name: object) -> str:
+    if type(name) is str and name.isascii() and "\0" not in name:
+        return name
     if not isinstance(name, str) or not _plain(name):
         raise UsageError(f"an id must be text without NUL and without half a surrogate pair, got {name!r:.200}")
     return name

@@ -385,6 +385,7 @@ class Checkpoints:
     def __init__(self, path: str) -> None:
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="callstream-checkpoint")
+        self._connection: sqlite3.Connection | None = None  # the thread's
         self._pages = 0
         self._under_way: Future[None] | None = None
 
@@ -394,6 +395,7 @@ class Checkpoints:
 
     def close(self) -> None:
         self._thread.shutdown()
+        self._disconnect()
 
     def count(self, pages: int) -> None:
         """About so many were committed."""
@@ -411,15 +413,20 @@ class Checkpoints:
     def _connect(self) -> sqlite3.Connection:
         return _open_connection(self._path)
 
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _bring_in(self) -> None:
         """What cannot be brought in stays in the log, and nothing is lost."""
-        with suppress(sqlite3.Error, JournalError):
-            connection = self._connect()
-            try:
-                for _ in range(_PASSES):
-                    connection.execute(_BRING_IN).fetchall()
-            finally:
-                connection.close()
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            for _ in range(_PASSES):
+                self._connection.execute(_BRING_IN).fetchall()
+        except (sqlite3.Error, JournalError):
+            self._disconnect()
 
 
 POLL_SECONDS = 0.02
