@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from callstream.jsontext.path import Path, format_path, parse_path
 from callstream.jsontext.stream import Change, JsonStream
 from callstream.jsontext.writer import JsonWriter
 
-__all__ = ["Change", "JsonStream", "JsonWriter"]
+__all__ = ["Change", "JsonStream", "JsonWriter", "Path", "format_path", "parse_path"]
