@@ -224,6 +224,22 @@ async def test_an_attempt_to_connect_ends_in_time_even_if_it_overhears_that_it_i
             await link.NatsLink(nats_address({"log": "nats://a"}), 1.0).open(lambda: None)
 
 
+@pytest.mark.nats
+async def test_what_nobody_answers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are about to stop take no questions any more."""
+    from callstream.journal.nats import link
+
+    class Deserted(link.Client):  # type: ignore[misc]
+        async def request(self, *asked: Any, **options: Any) -> None:
+            raise link.nats.errors.NoRespondersError
+
+    asked = link.NatsLink(nats_address({"log": "nats://a"}), 1.0)
+    monkeypatch.setattr(asked, "_client", Deserted())
+    for question in (asked.last("w"), asked.publish("w", b"", None), asked.stored_bytes()):
+        with pytest.raises(StoreAway, match="it has no leader"):
+            await question
+
+
 # -- what lies there ---------------------------------------------------------------------------------------------------
 
 

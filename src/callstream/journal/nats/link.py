@@ -8,9 +8,9 @@ import re
 import ssl
 import urllib.request
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,8 +23,6 @@ from nats.aio.subscription import Subscription
 from callstream.errors import JournalError, UsageError
 from callstream.journal.store import StoreAway
 from callstream.journal.writer import Stale
-
-_T = TypeVar("_T")
 
 _log = logging.getLogger("callstream.journal")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,40}")
@@ -139,6 +137,9 @@ class _Error(msgspec.Struct):
     err_code: int = 0
     description: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.description} ({self.err_code})"
+
 
 class _State(msgspec.Struct):
     bytes: int = 0
@@ -172,12 +173,8 @@ class _Answer(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-class Refused(Exception):
-    """JetStream's answer is an error."""
-
-    def __init__(self, error: _Error) -> None:
-        super().__init__(f"{error.description} ({error.err_code})")
-        self.error = error
+class _NoLeader(StoreAway):
+    """Nobody listens to what was asked."""
 
 
 class NatsLink:
@@ -228,23 +225,15 @@ class NatsLink:
         ``expected``: the place of the last one there; Stale if that is another.
         """
         headers = None if expected is None else {"Nats-Expected-Last-Subject-Sequence": str(expected)}
-        try:
-            return (await self._request(self.subject(writer), message, headers)).seq
-        except Refused as refused:
-            if refused.error.err_code in _WRONG_LAST:
-                raise Stale from refused
-            raise self._failure(refused) from refused
+        answer = await self._request(self.subject(writer), message, headers, known=_WRONG_LAST)
+        if answer.error is not None:
+            raise Stale(str(answer.error))
+        return answer.seq
 
     async def last(self, writer: str) -> int:
         """The place of the last message of that writer, 0 if there is none. The stream's leader says it."""
-        try:
-            answer = await self._ask(
-                "STREAM.MSG.GET", self._address.stream_of(writer), {"last_by_subj": self.subject(writer)}
-            )
-        except Refused as refused:
-            if refused.error.err_code == _NO_MESSAGE:
-                return 0
-            raise self._failure(refused) from refused
+        wanted = {"last_by_subj": self.subject(writer)}
+        answer = await self._ask("STREAM.MSG.GET", self._address.stream_of(writer), wanted, known=(_NO_MESSAGE,))
         return answer.message.seq if answer.message else 0
 
     async def read(self, writer: str, place: int) -> list[tuple[int, bytes]]:
@@ -285,9 +274,8 @@ class NatsLink:
 
     async def purge(self, writer: str, before: int) -> None:
         """Erases the messages of that writer before that place."""
-        await self._asked(
-            self._ask("STREAM.PURGE", self._address.stream_of(writer), {"filter": self.subject(writer), "seq": before})
-        )
+        wanted = {"filter": self.subject(writer), "seq": before}
+        await self._ask("STREAM.PURGE", self._address.stream_of(writer), wanted)
 
     async def stored_bytes(self) -> int:
         return sum([(await self._state(name)).bytes for name in self._address.names])
@@ -301,8 +289,7 @@ class NatsLink:
         return found
 
     async def _state(self, name: str) -> _State:
-        answer = await self._asked(self._ask("STREAM.INFO", name, {"subjects_filter": ">"}))
-        return answer.state or _State()
+        return (await self._ask("STREAM.INFO", name, {"subjects_filter": ">"})).state or _State()
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -370,16 +357,13 @@ class NatsLink:
 
     async def _prepare_stream(self, name: str) -> None:
         try:
-            found = (await self._ask("STREAM.INFO", name, {})).config or _Config()
-        except nats.errors.NoRespondersError as error:
+            answer = await self._ask("STREAM.INFO", name, {}, known=(_NO_STREAM,))
+        except _NoLeader as error:
             raise JournalError(
                 f"{self.where} could not be used: its server has no JetStream, or none that has a leader; a server "
                 "has it with `jetstream {}` in its configuration, or `nats-server --jetstream`"
             ) from error
-        except Refused as refused:
-            if refused.error.err_code != _NO_STREAM:
-                raise self._failure(refused) from refused
-            found = await self._create_stream(name)
+        found = (answer if answer.error is None else await self._create_stream(name)).config or _Config()
         if found.subjects != [f"{name}.log.*"] or not found.allow_direct or found.republish is None:
             raise JournalError(f"{self.where} is another program's: name another one with log_stream=")
         if (streams := found.metadata.get(_STREAMS)) != str(self._address.streams):
@@ -392,20 +376,15 @@ class NatsLink:
                 f"the stream is kept by {found.num_replicas} server{'s' * (found.num_replicas > 1)} in {found.storage}"
             )
 
-    async def _create_stream(self, name: str) -> _Config:
-        for replicas in (_REPLICAS, 1):
-            try:
-                created = await self._ask("STREAM.CREATE", name, self._stream(name, replicas))
-                return created.config or _Config()
-            except Refused as refused:
-                code = refused.error.err_code
-                if code == _STREAM_TAKEN:  # another process was quicker
-                    return (await self._asked(self._ask("STREAM.INFO", name, {}))).config or _Config()
-                if code not in _TOO_FEW_NODES or replicas == 1:
-                    raise self._failure(refused) from refused
-                if self._address.is_strict:
-                    raise self._not_durable(f"it has not {_REPLICAS} servers ({refused})") from refused
-        raise AssertionError
+    async def _create_stream(self, name: str) -> _Answer:
+        known = (_STREAM_TAKEN, *_TOO_FEW_NODES)
+        answer = await self._ask("STREAM.CREATE", name, self._stream(name, _REPLICAS), known=known)
+        if answer.error is not None and answer.error.err_code in _TOO_FEW_NODES:
+            if self._address.is_strict:
+                raise self._not_durable(f"it has not {_REPLICAS} servers ({answer.error})")
+            answer = await self._ask("STREAM.CREATE", name, self._stream(name, 1), known=(_STREAM_TAKEN,))
+        # Where it is taken, another process was quicker.
+        return answer if answer.error is None else await self._ask("STREAM.INFO", name, {})
 
     def _stream(self, name: str, replicas: int) -> dict[str, Any]:
         return {
@@ -449,20 +428,23 @@ class NatsLink:
     def _seconds(self) -> float:
         return min(_ANSWER_SECONDS, max(self._patience, 1.0))
 
-    async def _ask(self, name: str, stream: str, wanted: Mapping[str, Any]) -> _Answer:
-        subject = f"$JS.API.{name}.{stream}"
-        return await self._request(subject, msgspec.json.encode(wanted), None, is_api=True)
+    async def _ask(self, name: str, stream: str, wanted: Mapping[str, Any], *, known: Container[int] = ()) -> _Answer:
+        return await self._request(f"$JS.API.{name}.{stream}", msgspec.json.encode(wanted), None, known=known)
 
     async def _request(
-        self, subject: str, message: bytes, headers: dict[str, str] | None, *, is_api: bool = False
+        self, subject: str, message: bytes, headers: dict[str, str] | None, *, known: Container[int]
     ) -> _Answer:
+        """What JetStream answers. ``known``: the errors that the answer may hold; others are raised."""
         client = self._connected()
-        with self._failing(no_responders=not is_api):
+        with self._failing():
             answer = await self._answer(client.request(subject, message, timeout=self._seconds(), headers=headers))
             found = _decoder.decode(answer.data)
-        if found.error is not None:
-            raise Refused(found.error)
-        return found
+        error = found.error
+        if error is None or error.err_code in known:
+            return found
+        if error.code == _UNAVAILABLE or error.err_code == _NO_STREAM:
+            raise StoreAway(f"{self.where} is away: {error}")
+        raise JournalError(f"{self.where} could not be used: {error}")
 
     async def _answer(self, asking: Coroutine[Any, Any, Msg]) -> Msg:
         breaks, task = self._breaks, asyncio.ensure_future(asking)
@@ -477,27 +459,12 @@ class NatsLink:
         finally:
             self._asking.discard(task)
 
-    async def _asked(self, asking: Awaitable[_T]) -> _T:
-        try:
-            return await asking
-        except Refused as refused:
-            raise self._failure(refused) from refused
-        except nats.errors.NoRespondersError as error:
-            raise StoreAway(f"{self.where} is away: it has no leader") from error
-
-    def _failure(self, refused: Refused) -> JournalError:
-        if refused.error.code == _UNAVAILABLE or refused.error.err_code == _NO_STREAM:
-            return StoreAway(f"{self.where} is away: {refused}")
-        return JournalError(f"{self.where} could not be used: {refused}")
-
     @contextmanager
-    def _failing(self, *, no_responders: bool = True) -> Iterator[None]:
+    def _failing(self) -> Iterator[None]:
         try:
             yield
         except nats.errors.NoRespondersError as error:
-            if not no_responders:
-                raise
-            raise StoreAway(f"{self.where} is away: it has no leader") from error
+            raise _NoLeader(f"{self.where} is away: it has no leader") from error
         except nats.errors.MaxPayloadError as error:
             raise JournalError(f"{self.where} could not be used: {error}") from error
         except (nats.errors.Error, TimeoutError, OSError) as error:
