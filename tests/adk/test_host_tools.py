@@ -25,6 +25,15 @@ def note(text: str) -> str:
     return text.upper()
 
 
+class Parcel(BaseModel):
+    weight: int
+
+
+def pack(parcel: Parcel) -> Iterator[str]:
+    """Packs."""
+    yield f"{type(parcel).__name__} of {parcel.weight}"
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", ["async", "sync", "decorated", "streaming tool", "once"])
 async def test_progress_out_of_band_of_a_generator_that_yields_three_times(
@@ -70,6 +79,15 @@ async def test_progress_out_of_band_of_a_generator_that_yields_three_times(
     (call,) = await host.calls()
     assert call.result == ({"number": 1} if kind == "once" else three)
     assert (reported[-1:] == [{"done": 3, "total": 3, "message": None}]) is (kind == "decorated")
+
+
+@pytest.mark.parametrize("wrap", [lambda made: made, StreamingTool])
+async def test_a_generator_gets_the_types_that_its_module_means(wrap: Any, cs: Callstream, models: Models) -> None:
+    """Its annotations are text here, as in every module that imports annotations from the future."""
+    assert pack.__annotations__["parcel"] == "Parcel"
+    async with scripted("gemini", [[ToolCall("pack", {"parcel": {"weight": 3}}), Finish()], END]) as provider:
+        events = await Host(cs, agent_of(models(provider), wrap(pack))).run()
+    assert [result for _, result in responses_in(events)] == [{"result": "Parcel of 3"}]
 
 
 @pytest.mark.parametrize("raises", [False, True])

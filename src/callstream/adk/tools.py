@@ -15,7 +15,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, cast, get_args
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -37,10 +37,10 @@ from callstream.callstream import Callstream
 from callstream.errors import UsageError
 from callstream.runtime import Run
 from callstream.runtime.ownloop import run_function
-from callstream.tools import Progress, Tool, current_progress, is_tool, starts_early
-from callstream.tools.parameters import positional_names, progress_filling
+from callstream.tools import Tool, current_progress, is_tool, starts_early
+from callstream.tools.parameters import is_progress, positional_names, progress_filling
 from callstream.tools.schema import gemini_schema
-from callstream.tools.tool import annotations_of, resolved_signature, same_kind, without_parameter
+from callstream.tools.tool import resolved_signature, same_kind, shown_as, without_parameter
 
 logger = logging.getLogger("callstream")
 
@@ -66,14 +66,6 @@ class StreamingTool(FunctionTool):
             self._whole = FunctionTool(_collect(self.func))
             self._whole.name = self.name
         return await self._whole.run_async(args=args, tool_context=tool_context)
-
-
-class _Collecting(StreamingTool):
-    """Stands in for a FunctionTool that the agent was given."""
-
-    def __init__(self, original: FunctionTool) -> None:
-        super().__init__(original.func)
-        _stand_in(self, original)
 
 
 class Threaded(FunctionTool):
@@ -188,11 +180,12 @@ def _blocks(function: Any) -> bool:
 
 
 def _in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
         result = await run_function(lambda: function(*args, **kwargs))
         return await result if inspect.isawaitable(result) else result  # a decorator may hide that it is async
 
-    return _imitate(run, function)
+    return run
 
 
 def takes_progress(tool: BaseTool) -> bool:
@@ -229,9 +222,7 @@ def _fill_in(function: Callable[..., Any]) -> Callable[..., Any]:
     functools.update_wrapper(made, function)
     made.__name__ = getattr(function, "__name__", type(function).__name__)
     made.__doc__ = without_parameter(inspect.getdoc(function), hidden.name)
-    made.__signature__ = signature
-    made.__annotations__ = annotations_of(signature)
-    return cast("Callable[..., Any]", made)
+    return cast("Callable[..., Any]", shown_as(made, signature))
 
 
 def _progress_parameter(function: Callable[..., Any]) -> inspect.Parameter | None:
@@ -242,13 +233,7 @@ def _progress_parameter(function: Callable[..., Any]) -> inspect.Parameter | Non
         parameters = resolved_signature(function).parameters.values()
     except (TypeError, UsageError):
         return None
-    return next((each for each in parameters if _is_progress(each)), None)
-
-
-def _is_progress(parameter: inspect.Parameter) -> bool:
-    annotation = parameter.annotation
-    is_annotated = annotation is Progress or Progress in get_args(annotation)
-    return parameter.name == "progress_callback" or is_annotated or isinstance(parameter.default, Progress)
+    return next((each for each in parameters if is_progress(each)), None)
 
 
 def collapsed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
@@ -269,7 +254,7 @@ def collect_generators(tools: dict[str, BaseTool]) -> None:
     """
     for name, tool in tools.items():
         if type(tool) is FunctionTool and _is_generator(tool.func):
-            tools[name] = _Collecting(tool)
+            tools[name] = _stand_in(StreamingTool(tool.func), tool)
         elif isinstance(tool, FunctionTool):
             tools[name] = in_thread(tool, tool.func)
 
@@ -293,9 +278,9 @@ def _is_generator(function: Callable[..., Any]) -> bool:
 
 def _collect(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the same kind that yields events as they come and all values, at the end, as one."""
-    made: Callable[..., Any]
     if inspect.isasyncgenfunction(function):
 
+        @functools.wraps(function)
         async def stream(*args: Any, **kwargs: Any) -> Any:
             values: list[Any] = []
             async for item in function(*args, **kwargs):
@@ -306,21 +291,20 @@ def _collect(function: Callable[..., Any]) -> Callable[..., Any]:
             if values:
                 yield result_of(values)
 
-        made = stream
-    else:
+        return stream
 
-        def steps(*args: Any, **kwargs: Any) -> Any:
-            values: list[Any] = []
-            for item in function(*args, **kwargs):
-                if isinstance(item, Event):
-                    yield item
-                else:
-                    values.append(item)
-            if values:
-                yield result_of(values)
+    @functools.wraps(function)
+    def steps(*args: Any, **kwargs: Any) -> Any:
+        values: list[Any] = []
+        for item in function(*args, **kwargs):
+            if isinstance(item, Event):
+                yield item
+            else:
+                values.append(item)
+        if values:
+            yield result_of(values)
 
-        made = steps
-    return _imitate(made, function)
+    return steps
 
 
 def result_of(values: list[Any]) -> Any:
@@ -331,6 +315,7 @@ def result_of(values: list[Any]) -> Any:
 def _report_when_ended(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same generator function, which reports all its values when it has ended."""
 
+    @functools.wraps(function)
     async def stream(*args: Any, **kwargs: Any) -> Any:
         values: list[Any] = []
         items = function(*args, **kwargs)
@@ -346,18 +331,7 @@ def _report_when_ended(function: Callable[..., Any]) -> Callable[..., Any]:
             await items.aclose()
         await _report(values, None)
 
-    return _imitate(stream, function)
-
-
-def _imitate(made: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a function what google-adk reads of another one."""
-    made.__name__ = function.__name__
-    made.__qualname__ = function.__qualname__
-    made.__module__ = function.__module__
-    made.__doc__ = function.__doc__
-    made.__annotations__ = dict(function.__annotations__)
-    made.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return made
+    return stream
 
 
 # -- tools that begin while the model is writing --

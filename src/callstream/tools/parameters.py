@@ -105,7 +105,7 @@ def progress_parameter(function: Callable[..., Any], signature: inspect.Signatur
     annotation or that of a callable, and no default but None. ``progress: int`` is an argument like any other.
     """
     parameters = signature.parameters.values()
-    found = [p for p in parameters if _takes_progress(p)] or [p for p in parameters if _may_take_progress(p)]
+    found = [p for p in parameters if is_progress(p)] or [p for p in parameters if _may_take_progress(p)]
     if len(found) > 1:
         names = " and ".join(p.name for p in found)
         raise UsageError(f"expected at most one parameter for progress in {function!r}, got {names}")
@@ -114,7 +114,8 @@ def progress_parameter(function: Callable[..., Any], signature: inspect.Signatur
     return found[0] if found else None
 
 
-def _takes_progress(parameter: inspect.Parameter) -> bool:
+def is_progress(parameter: inspect.Parameter) -> bool:
+    """Whether nothing but a Progress can be meant for it."""
     annotation = parameter.annotation
     if isinstance(annotation, str):
         is_annotated = annotation.split(".")[-1].split(" ")[0].rstrip("]") == "Progress"

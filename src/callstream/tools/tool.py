@@ -241,11 +241,13 @@ def without_receiver(signature: inspect.Signature) -> inspect.Signature:
     return signature
 
 
-def annotations_of(signature: inspect.Signature) -> dict[str, Any]:
+def shown_as(made: Any, signature: inspect.Signature) -> Any:
+    """The function, which shows this signature to whoever inspects it."""
     found = {p.name: p.annotation for p in signature.parameters.values() if p.annotation is not p.empty}
     if signature.return_annotation is not signature.empty:
         found["return"] = signature.return_annotation
-    return found
+    made.__signature__, made.__annotations__ = signature, found
+    return made
 
 
 def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda args, kwargs: None) -> Callable[..., Any]:
@@ -581,8 +583,7 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     made.__name__ = tool_name
     made.arguments = arguments
     made.__doc__ = description or doc
-    made.__signature__ = explain_annotations(signature)
-    made.__annotations__ = annotations_of(made.__signature__)
+    shown_as(made, explain_annotations(signature))
     hooks = Hooks()
     made.hooks = hooks
     made.on_args_delta = hooks.on_args_delta
