@@ -147,6 +147,7 @@ def create_app(
     app.state.callstream = host.callstream
     app.state.driver = driver
     app.state.close = close
+    app.state.ends = ends
     app.state.continues = lambda: _successor(host, settings) is not None
     return app
 
