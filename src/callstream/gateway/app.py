@@ -6,8 +6,8 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -99,22 +99,7 @@ def create_gateway(
     app = create_app(_no_agent, callstream=callstream, auth=gateway.auth, settings=server, name="gateway")
     responses = Route("/responses/{response_id}", gateway.response, methods=["GET", "HEAD", "DELETE"])
     app.router.routes[:0] = [responses, _Door(gateway)]
-    inner, lifespan = app.state.close, app.router.lifespan_context
-
-    async def close() -> None:
-        await gateway.aclose()
-        await inner()
-
-    @asynccontextmanager
-    async def with_gateway(app: Starlette) -> AsyncIterator[Any]:
-        async with lifespan(app) as state:
-            try:
-                yield state
-            finally:
-                await gateway.aclose()
-
-    app.state.close = close
-    app.router.lifespan_context = with_gateway
+    app.state.ends.push_async_callback(gateway.aclose)
     app.state.gateway = gateway
     return app
 
@@ -169,7 +154,8 @@ class _Gateway:
         self._stopping: set[asyncio.Task[None]] = set()
         self._is_closing = False
         guards = callstream.engine.guards
-        guards.approve = _Approvals(callstream).ask
+        guards.approve = self._approve
+        self._questions = Questions(callstream.journal, partial(Run.start, callstream.engine, as_current=False))
         guards.patience = settings.approval_seconds
         # Calls that no guard watches pass byte for byte; all others whole, when they were judged.
         collapse: Collapse = "known" if guards else "none"
@@ -441,38 +427,27 @@ class _Gateway:
                 limit.reschedule(asyncio.get_running_loop().time() + idle)
         return bytes(body)
 
-    def _has_key(self, request: Request, token: str = "") -> bool:
-        given = request.headers.get(KEY_HEADER) or token.removeprefix("Bearer ")
-        return self._key is None or hmac.compare_digest(given.encode(), self._key.encode())
-
-
-class _Approvals:
-    """Questions of guards to people: see ``callstream.runtime.questions``."""
-
-    def __init__(self, callstream: Callstream) -> None:
-        self._engine = callstream.engine
-        self._questions = Questions(callstream.journal, partial(Run.start, callstream.engine, as_current=False))
-
-    async def ask(self, call: Call, verdict: Verdict) -> str | None:
-        """None if the tool may run, else why not."""
-        run = self._engine.active_run(call.run_id or "")
+    async def _approve(self, call: Call, verdict: Verdict) -> str | None:
+        """Asks a person. None if the tool may run, else why not."""
+        engine = self._callstream.engine
+        run = engine.active_run(call.run_id or "")
         beside, principal = (call.call_id, None) if run is None else (run.thread_id, run.principal)
-        asked = QuestionRef(self._engine.new_id("call"), beside, principal)
+        asked = QuestionRef(engine.new_id("call"), beside, principal)
         about = {"tool": call.name, "arguments": call.args, "why": verdict.reason}
         message = f"May {call.name} run? {verdict.reason}"
         await self._questions.ask(asked, about, Question("confirmation", message, about=call.call_id))
         try:
-            return _reason_of(Decision.of(await self._questions.answer(asked)), verdict)
+            decision = Decision.of(await self._questions.answer(asked))
         except asyncio.CancelledError:
             await self._questions.withdraw(asked)
             raise
+        if decision.is_yes:
+            return None
+        return f"a person refused it ({decision.said.get('comment') or decision.error or verdict.reason})"
 
-
-def _reason_of(decision: Decision, verdict: Verdict) -> str | None:
-    if decision.is_yes:
-        return None
-    comment = decision.said.get("comment") or decision.error
-    return f"a person refused it ({comment})" if comment else f"a person refused it ({verdict.reason})"
+    def _has_key(self, request: Request, token: str = "") -> bool:
+        given = request.headers.get(KEY_HEADER) or token.removeprefix("Bearer ")
+        return self._key is None or hmac.compare_digest(given.encode(), self._key.encode())
 
 
 class _Asked:

@@ -78,11 +78,7 @@ def create_app(
     health = JournalHealth(host.callstream.journal, settings.journal_seconds)
     access = Access(auth, host)
     runs = RunRoutes(host, driver, health, access, settings, view)
-    routes: list[Any] = [
-        *runs.routes(),
-        *ChatRoutes(host, runs, access, settings, view).routes(),
-        *CopilotKitRoutes(runs, access, settings, name).routes(),
-    ]
+    routes: list[Any] = [*runs.routes(), *ChatRoutes(runs).routes(), *CopilotKitRoutes(runs, name).routes()]
     if settings.api:
         routes += Api(host.callstream.journal, access, {"name": name, "label": label}, health).routes()
     routes += HealthRoutes(driver, health).routes()
@@ -151,6 +147,7 @@ def create_app(
     app.state.callstream = host.callstream
     app.state.driver = driver
     app.state.close = close
+    app.state.ends = ends
     app.state.continues = lambda: _successor(host, settings) is not None
     return app
 

@@ -18,15 +18,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callstream import codec
-from callstream.agui import View
 from callstream.agui.messages import since_spoken
 from callstream.calls import CallState
 from callstream.errors import Compacted, UsageError
 from callstream.events import Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
-from callstream.server.agent import Host
 from callstream.server.requests import (
-    Access,
     Problem,
     check_ids,
     choice,
@@ -36,7 +33,6 @@ from callstream.server.requests import (
     remote_parent,
 )
 from callstream.server.routes import IdRoute, RunRoutes, StreamRoute
-from callstream.server.settings import ServerSettings
 from callstream.server.streams import Unfinished
 from callstream.uistream import (
     DONE,
@@ -64,19 +60,12 @@ class ChatRoutes:
     ``?sdk=5``, ``6`` or ``7`` names the major version of the client's ``ai`` package, which its requests do not tell.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        runs: RunRoutes,
-        access: Access,
-        settings: ServerSettings,
-        view: View | None = None,
-    ) -> None:
+    def __init__(self, runs: RunRoutes) -> None:
         self._runs = runs
-        self._journal = host.callstream.journal
-        self._access = access
-        self._settings = settings
-        self._view = view or host.view
+        self._journal = runs.journal
+        self._access = runs.access
+        self._settings = runs.settings
+        self._view = runs.view
 
     def routes(self) -> list[Route]:
         guarded = self._runs.guarded

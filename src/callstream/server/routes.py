@@ -82,7 +82,10 @@ class StreamRoute(IdRoute):
 
 
 class RunRoutes:
-    """``driver`` has the runs of this process; everything else is in the journal."""
+    """``driver`` has the runs of this process; everything else is in the journal.
+
+    The routes of other protocols show the same runs (``journal``, ``view``) to the same clients (``access``, ``settings``).
+    """
 
     def __init__(
         self,
@@ -98,11 +101,11 @@ class RunRoutes:
         self._driver = driver
         self._health = health
         self.guarded = health.guarded
-        self._journal = host.callstream.journal
-        self._access = access
-        self._settings = settings
-        self._view = view or host.view
-        self._joins = Joins(self._journal, self._view)
+        self.journal = host.callstream.journal
+        self.access = access
+        self.settings = settings
+        self.view = view or host.view
+        self._joins = Joins(self.journal, self.view)
         self._pulse = Pulse(settings)
         self._seats = Seats(
             settings.max_streams, settings.max_streams_per_principal, host.callstream.observers.streams_changed
@@ -122,8 +125,8 @@ class RunRoutes:
 
     async def run(self, request: Request) -> Response:
         """Runs the agent. A client may leave the stream; the run continues and can be joined."""
-        principal = await self._access.principal(request)
-        run_input = await read_input(request, self._settings)
+        principal = await self.access.principal(request)
+        run_input = await read_input(request, self.settings)
         with remote_parent(request.headers):
             return await self.begin(run_input, principal, last_event_id=request.headers.get("last-event-id"))
 
@@ -145,9 +148,9 @@ class RunRoutes:
         with self.seat(principal) as seat:
             presentation = self._presentation(run_input, is_older=self._is_older(run_input.protocol_version, is_older))
             if last_event_id:
-                await self._access.check_thread(run_input.thread_id, principal)
+                await self.access.check_thread(run_input.thread_id, principal)
                 asked = self._asked(run_input, owner or principal)
-                row = await asked.earlier_run(self._journal, of_any_input=True)
+                row = await asked.earlier_run(self.journal, of_any_input=True)
                 if row is None:
                     raise not_found("run")
                 client = self._client(presentation, row.run_id, run_input.messages)
@@ -155,12 +158,12 @@ class RunRoutes:
                 return self.stream(rest, row.run_id, seat, client=client)
             run_id = await self.start(run_input, principal, owner=owner)
             client = self._client(presentation, run_id, run_input.messages)
-            frames = live(self._journal, run_id, self._view, client)
+            frames = live(self.journal, run_id, self.view, client)
             return self.stream(frames, run_id, seat, client=client)
 
     async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
-        check = partial(self._access.check_thread, run_input.thread_id, principal)
+        check = partial(self.access.check_thread, run_input.thread_id, principal)
         await check()
         asked = self._asked(run_input, owner or principal)
         host = self._answering if await self._answers_questions(run_input) else self._host
@@ -170,7 +173,7 @@ class RunRoutes:
     async def _answers_questions(self, run_input: RunAgentInput) -> bool:
         """Whether it only answers questions of which somebody else hears the answers: then no agent has anything to do."""
         named = answered_in(run_input) if may_have_questions(run_input.thread_id) else []
-        calls = [await self._journal.call(call_id) for call_id in named]
+        calls = [await self.journal.call(call_id) for call_id in named]
         return bool(named) and all(call is not None and call.name == APPROVAL for call in calls)
 
     def _asked(self, run_input: RunAgentInput, owner: str | None) -> RunRequest:
@@ -191,7 +194,7 @@ class RunRoutes:
     async def _rest(self, row: RunRow, position: Position, client: Client) -> AsyncGenerator[Frame, None]:
         """What a client has not read of a run; if that is not known any more, the whole thread up to its end."""
         try:
-            async for frame in resume(self._journal, row.run_id, position, self._view, client):
+            async for frame in resume(self.journal, row.run_id, position, self.view, client):
                 yield frame
         except Compacted:
             async for part in self._joins.join(await self._runs_up_to(row.run_id), client):
@@ -207,8 +210,8 @@ class RunRoutes:
 
     async def _runs_up_to(self, run_id: str) -> list[RunRow]:
         """The runs of a thread up to one of them, the oldest first."""
-        row = await self._access.run(run_id, None)
-        rows = await self._access.runs_of(row.thread_id, row.principal)
+        row = await self.access.run(run_id, None)
+        rows = await self.access.runs_of(row.thread_id, row.principal)
         return rows[[each.run_id for each in rows].index(run_id) :][::-1]
 
     async def connect(self, request: Request) -> Response:
@@ -217,9 +220,9 @@ class RunRoutes:
         ``known`` in the body is the run that the client has seen to its end, null if none: then the answer is 204 if there
         is nothing else to see. Browsers log a 404, and a page that looks for new runs would be sent the thread again.
         """
-        principal = await self._access.principal(request)
+        principal = await self.access.principal(request)
         thread_id = request.path_params["thread_id"]
-        body = await json_body(request, self._settings, optional=True)
+        body = await json_body(request, self.settings, optional=True)
         declares = body.get("protocolVersion") if isinstance(body, dict) and "threadId" in body else PROTOCOL_VERSION
         is_older = self._is_older(declares)
         looks_again = isinstance(body, dict) and "known" in body
@@ -235,7 +238,7 @@ class RunRoutes:
         to see because its last run is ``known`` and over.
         """
         with self.seat(principal) as seat:
-            rows = await self._access.known_runs(thread_id, principal)
+            rows = await self.access.known_runs(thread_id, principal)
             if not rows or (rows[0].run_id == known and rows[0].outcome is not None):
                 return None
             client = self._client(self._presentation(None, is_older=is_older), rows[0].run_id)
@@ -246,23 +249,21 @@ class RunRoutes:
 
         The run is sent as to a client that joins, with the thread before it, so there are no messages to load beforehand.
         """
-        principal = await self._access.principal(request)
+        principal = await self.access.principal(request)
         asked = request.query_params
         run_id, thread_id = query_id(asked, "runId"), query_id(asked, "threadId")
         if run_id is None:
-            rows = [] if thread_id is None else await self._access.known_runs(thread_id, principal)
+            rows = [] if thread_id is None else await self.access.known_runs(thread_id, principal)
             active = {"runId": rows[0].run_id} if rows else None
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
         with self.seat(principal) as seat:
-            row = await self._access.thread_run(run_id, principal)
+            row = await self.access.thread_run(run_id, principal)
             client = self._client(self._presentation(None, is_older=False), run_id)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
             if place != _BEGINNING:
                 frames = self._rest(row, _position(place, row), client)
             else:
-                rows = await self._access.runs_of(row.thread_id, principal)
-                known = rows[[each.run_id for each in rows].index(run_id) :]
-                frames = self._joins.join(known[::-1], client)
+                frames = self._joins.join(await self._runs_up_to(run_id), client)
             return self.stream(frames, run_id, seat, client=client)
 
     def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter | None:
@@ -271,24 +272,24 @@ class RunRoutes:
 
     def _is_older(self, declares: str | None, known: bool | None = None) -> bool:
         """Whether a client is older than AG-UI 1.0 that declares a version, or none."""
-        return self._settings.older_clients and declares is None if known is None else known
+        return self.settings.older_clients and declares is None if known is None else known
 
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""
-        principal = await self._access.principal(request)
+        principal = await self.access.principal(request)
         with self.seat(principal) as seat:
-            row = await self._access.run(request.path_params["run_id"], principal)
+            row = await self.access.run(request.path_params["run_id"], principal)
             after = number(request.query_params, "after", 0)
             after = number(request.headers, "last-event-id", after)
             if after > row.last_seq and row.outcome is not None:
                 after = row.last_seq
-            return self.stream(raw(self._journal, row.run_id, after), row.run_id, seat)
+            return self.stream(raw(self.journal, row.run_id, after), row.run_id, seat)
 
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. It may be another process that has to."""
-        principal = await self._access.principal(request)
-        row = await self._access.run(request.path_params["run_id"], principal)
-        body = await json_body(request, self._settings, optional=True)
+        principal = await self.access.principal(request)
+        row = await self.access.run(request.path_params["run_id"], principal)
+        body = await json_body(request, self.settings, optional=True)
         reason = body.get("reason") if isinstance(body, dict) else None
         outcome = row.outcome or await self.stop_run(row, str(reason or "stopped by the client")[:_MAX_REASON])
         status = HTTPStatus.ACCEPTED if outcome is None else HTTPStatus.OK
@@ -297,7 +298,7 @@ class RunRoutes:
     async def stop_run(self, row: RunRow, reason: str) -> str | None:
         """Stops a run. Returns how it ended; None if another process has yet to end it."""
         await asyncio.shield(self._driver.stop(row.run_id, reason))  # whether or not it is waited for
-        return (await self._access.run(row.run_id, row.principal)).outcome
+        return (await self.access.run(row.run_id, row.principal)).outcome
 
     def seat(self, principal: str | None) -> ExitStack:
         """A place among the open streams, whose client waits for what the journal is to take; freed unless ``stream`` keeps
@@ -347,10 +348,10 @@ class CopilotKitRoutes:
     The core is built on an AG-UI client before 1.0. It does not say so in a request, so no declared version means one.
     """
 
-    def __init__(self, runs: RunRoutes, access: Access, settings: ServerSettings, name: str) -> None:
+    def __init__(self, runs: RunRoutes, name: str) -> None:
         self._runs = runs
-        self._access = access
-        self._settings = settings
+        self._access = runs.access
+        self._settings = runs.settings
         self._names = (_DEFAULT, name)
 
     def routes(self) -> list[Route]:

@@ -19,7 +19,6 @@ from contextlib import aclosing
 from email.utils import formatdate
 from functools import partial
 from http.client import responses
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -152,17 +151,13 @@ class HttpServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         await self._end()
         self.__exit__(kind, error, traceback)
 

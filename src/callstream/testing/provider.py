@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain, cycle, takewhile
 from pathlib import Path
 from traceback import format_exception
-from types import TracebackType
 from typing import Literal, TypeAlias, cast, get_args
 
 import msgspec
@@ -260,9 +259,7 @@ class ProviderServer(HttpServer, ABC):
         super().close()
         self._raise_errors()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         super().close()
         self._raise_errors(during=error)
 

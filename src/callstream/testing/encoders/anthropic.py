@@ -46,11 +46,6 @@ class AnthropicEncoder(Encoder):
     ends = ("end_turn", "tool_use", "max_tokens")
     pings = True
 
-    def __init__(self, model: str | None, first_id: int) -> None:
-        super().__init__(model, first_id)
-        self._content: list[dict[str, Any]] = []
-        self._open = False
-
     def begin(self) -> Iterator[bytes]:
         yield self._event("message_start", message=self._message(1))
 
@@ -58,16 +53,16 @@ class AnthropicEncoder(Encoder):
         yield from self._start({"type": "text", "text": ""})
         for piece in self.pieces(step.text, step.size):
             yield self._delta(type="text_delta", text=piece)
-        self._content[-1]["text"] = step.text
+        self.content[-1]["text"] = step.text
         yield self._stop()
 
     def thought(self, step: Thought) -> Iterator[bytes]:
-        signature = step.signature or f"sig_{self.response_number}_{len(self._content)}"
+        signature = step.signature or f"sig_{self.response_number}_{len(self.content)}"
         yield from self._start({"type": "thinking", "thinking": "", "signature": ""})
         for piece in self.pieces(step.text, step.size):
             yield self._delta(type="thinking_delta", thinking=piece)
         yield self._delta(type="signature_delta", signature=signature)
-        self._content[-1] |= {"thinking": step.text, "signature": signature}
+        self.content[-1] |= {"thinking": step.text, "signature": signature}
         yield self._stop()
 
     def call(self, call: ToolCall) -> Iterator[bytes]:
@@ -85,7 +80,7 @@ class AnthropicEncoder(Encoder):
         for piece in {None: ["", *pieces], "first": pieces, "last": [text]}[call.carrying]:
             yield self._delta(type="input_json_delta", partial_json=piece)
         if call.stop_after is None:
-            self._content[-1]["input"] = args
+            self.content[-1]["input"] = args
             if args is None:
                 self.malformed = text
             yield self._stop()
@@ -94,7 +89,7 @@ class AnthropicEncoder(Encoder):
         yield named_event("error", self.error(step))
 
     def finish(self) -> Iterator[bytes]:
-        if self._open:  # the API ends a block that ran out of tokens as it ends any other
+        if self.is_open:  # the API ends a block that ran out of tokens as it ends any other
             yield self._stop()
         delta = {"stop_reason": self.finish_reason, "stop_sequence": None, "stop_details": None}
         usage = _usage(self.output_tokens)
@@ -103,7 +98,7 @@ class AnthropicEncoder(Encoder):
         yield self._event("message_stop")
 
     def whole(self) -> Any:
-        return self._message(self.output_tokens) | {"content": self._content}
+        return self._message(self.output_tokens) | {"content": self.content}
 
     def error_body(self, status: int, kind: str, message: str) -> Any:
         request_id = f"req_{self.response_number}"
@@ -123,18 +118,18 @@ class AnthropicEncoder(Encoder):
         }
 
     def _start(self, block: dict[str, Any]) -> Iterator[bytes]:
-        yield self._event("content_block_start", index=len(self._content), content_block=block)
-        if not self._content and self.pings:
+        yield self._event("content_block_start", index=len(self.content), content_block=block)
+        if not self.content and self.pings:
             yield b'event: ping\ndata: {"type": "ping"}\n\n'
-        self._content.append(dict(block))
-        self._open = True
+        self.content.append(dict(block))
+        self.is_open = True
 
     def _delta(self, **delta: Any) -> bytes:
-        return self._event("content_block_delta", index=len(self._content) - 1, delta=delta)
+        return self._event("content_block_delta", index=len(self.content) - 1, delta=delta)
 
     def _stop(self) -> bytes:
-        self._open = False
-        return self._event("content_block_stop", index=len(self._content) - 1)
+        self.is_open = False
+        return self._event("content_block_stop", index=len(self.content) - 1)
 
     def _event(self, name: str, **fields: Any) -> bytes:
         return named_event(name, {"type": name, **fields})

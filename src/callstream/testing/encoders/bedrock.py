@@ -61,23 +61,18 @@ class BedrockConverseEncoder(_BedrockEncoder):
     place = "/model/{model}/converse-stream"
     ends = ("end_turn", "tool_use", "max_tokens")
 
-    def __init__(self, model: str | None, first_id: int) -> None:
-        super().__init__(model, first_id)
-        self._content: list[dict[str, Any]] = []
-        self._open = False
-
     def begin(self) -> Iterator[bytes]:
         yield _event("messageStart", role="assistant")
 
     def text(self, step: Text) -> Iterator[bytes]:
-        self._content.append({"text": step.text})
+        self.content.append({"text": step.text})
         for piece in self.pieces(step.text, step.size):
             yield self._delta(text=piece)
         yield self._stop()
 
     def thought(self, step: Thought) -> Iterator[bytes]:
-        signature = step.signature or f"sig_{self.response_number}_{len(self._content)}"
-        self._content.append({"reasoningContent": {"reasoningText": {"text": step.text, "signature": signature}}})
+        signature = step.signature or f"sig_{self.response_number}_{len(self.content)}"
+        self.content.append({"reasoningContent": {"reasoningText": {"text": step.text, "signature": signature}}})
         for piece in self.pieces(step.text, step.size):
             yield self._delta(reasoningContent={"text": piece})
         yield self._delta(reasoningContent={"signature": signature})
@@ -86,9 +81,9 @@ class BedrockConverseEncoder(_BedrockEncoder):
     def call(self, call: ToolCall) -> Iterator[bytes]:
         text = argument_text(call)
         use = {**self.named(call, "tooluse_", "toolUseId"), "name": call.name}
-        self._content.append({"toolUse": use | {"input": {} if call.stop_after is not None else self.parsed(text)}})
-        self._open = True
-        yield _event("contentBlockStart", contentBlockIndex=len(self._content) - 1, start={"toolUse": use})
+        self.content.append({"toolUse": use | {"input": {} if call.stop_after is not None else self.parsed(text)}})
+        self.is_open = True
+        yield _event("contentBlockStart", contentBlockIndex=len(self.content) - 1, start={"toolUse": use})
         # Claude begins with an empty delta; a model that sends its arguments whole, such as Nova, does not.
         pieces = self.argument_pieces(call, text)
         begun = ["", *pieces] if call.streamed else pieces
@@ -98,26 +93,26 @@ class BedrockConverseEncoder(_BedrockEncoder):
             yield self._stop()
 
     def finish(self) -> Iterator[bytes]:
-        if self._open:
+        if self.is_open:
             yield self._stop()
         yield _event("messageStop", stopReason=self.finish_reason)
         yield _event("metadata", usage=self._usage(), metrics={"latencyMs": 700})
 
     def whole(self) -> Any:
         return {
-            "output": {"message": {"role": "assistant", "content": self._content}},
+            "output": {"message": {"role": "assistant", "content": self.content}},
             "stopReason": self.finish_reason,
             "usage": self._usage(),
             "metrics": {"latencyMs": 700},
         }
 
     def _delta(self, **delta: Any) -> bytes:
-        self._open = True
-        return _event("contentBlockDelta", contentBlockIndex=len(self._content) - 1, delta=delta)
+        self.is_open = True
+        return _event("contentBlockDelta", contentBlockIndex=len(self.content) - 1, delta=delta)
 
     def _stop(self) -> bytes:
-        self._open = False
-        return _event("contentBlockStop", contentBlockIndex=len(self._content) - 1)
+        self.is_open = False
+        return _event("contentBlockStop", contentBlockIndex=len(self.content) - 1)
 
     def _usage(self) -> dict[str, int]:
         return {"inputTokens": 25, "outputTokens": self.output_tokens, "totalTokens": 25 + self.output_tokens}

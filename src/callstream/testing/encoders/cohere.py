@@ -23,11 +23,6 @@ class CohereEncoder(Encoder):
     request_id = "x-request-id"
     ends = ("COMPLETE", "TOOL_CALL", "MAX_TOKENS")
 
-    def __init__(self, model: str | None, first_id: int) -> None:
-        super().__init__(model, first_id)
-        self._content: list[dict[str, Any]] = []
-        self._tool_calls: list[dict[str, Any]] = []
-
     def begin(self) -> Iterator[bytes]:
         message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
         yield _event("message-start", id=self._id, delta={"message": message})
@@ -39,20 +34,20 @@ class CohereEncoder(Encoder):
         return self._block("thinking", step)
 
     def _block(self, kind: str, step: Text | Thought) -> Iterator[bytes]:
-        index = len(self._content)
-        self._content.append({"type": kind, kind: step.text})
+        index = len(self.content)
+        self.content.append({"type": kind, kind: step.text})
         yield _event("content-start", index=index, delta={"message": {"content": {"type": kind, kind: ""}}})
         for piece in self.pieces(step.text, step.size):
             yield _event("content-delta", index=index, delta={"message": {"content": {kind: piece}}})
         yield _event("content-end", index=index)
 
     def call(self, call: ToolCall) -> Iterator[bytes]:
-        index = len(self._tool_calls)
+        index = len(self.tool_calls)
         text = argument_text(call, _SPACED)
         pieces = self.argument_pieces(call, text)
         function = {"name": call.name, "arguments": "".join(pieces)}
         entry: dict[str, Any] = {**self.named(call, f"{call.name}_"), "type": "function", "function": function}
-        self._tool_calls.append(entry)
+        self.tool_calls.append(entry)
         at_once = 1 if call.carrying == "first" else 0
         head = entry | {"function": function | {"arguments": "".join(pieces[:at_once])}}
         yield _event("tool-call-start", index=index, delta={"message": {"tool_calls": head}})
@@ -72,10 +67,10 @@ class CohereEncoder(Encoder):
 
     def whole(self) -> Any:
         message: dict[str, Any] = {"role": "assistant"}
-        if self._content:
-            message["content"] = self._content
-        if self._tool_calls:
-            message["tool_calls"] = self._tool_calls
+        if self.content:
+            message["content"] = self.content
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
         return {
             "id": self._id,
             "finish_reason": self.finish_reason,

@@ -74,6 +74,12 @@ class Encoder(ABC):
         self.next_id = first_id
         self.sent = 0
         self.finish_reason: str | None = None
+        self.content: list[dict[str, Any]] = []
+        """What was said, in order: what ``whole`` has of it."""
+        self.tool_calls: list[dict[str, Any]] = []
+        """What was called, on wires that keep calls apart from what was said."""
+        self.is_open = False
+        """Whether the last of it was begun and not ended, on wires that say both."""
         self._has_called = False
         self.malformed: str | None = None
         """Text of a call that is not JSON, which no whole answer can carry where arguments are values."""

@@ -64,18 +64,14 @@ class GeminiEncoder(GoogleEncoder):
         # google-genai writes the parameter as $alt for some servers.
         return "events" if "sse" in (query.get("alt"), query.get("$alt")) else "array"
 
-    def __init__(self, model: str | None, first_id: int) -> None:
-        super().__init__(model, first_id)
-        self._parts: list[dict[str, Any]] = []
-
     def text(self, step: Text) -> Iterator[bytes]:
-        self._parts.append({"text": step.text})
+        self.content.append({"text": step.text})
         for piece in self.pieces(step.text, step.size):
             yield self._chunk([{"text": piece}])
 
     def thought(self, step: Thought) -> Iterator[bytes]:
         signature = {} if step.signature is None else {"thoughtSignature": step.signature}
-        self._parts.append({"text": step.text, "thought": True, **signature})
+        self.content.append({"text": step.text, "thought": True, **signature})
         for piece in self.pieces(step.text, step.size):
             yield self._chunk([{"text": piece, "thought": True}])
         if signature:
@@ -94,7 +90,7 @@ class GeminiEncoder(GoogleEncoder):
         function = {"name": call.name, "args": _arguments(call)} | ({"id": call.call_id} if call.call_id else {})
         part = {"functionCall": function} | ({} if call.signature is None else {"thoughtSignature": call.signature})
         if call.stop_after is None:
-            self._parts.append(part)
+            self.content.append(part)
         return part
 
     def call(self, call: ToolCall) -> Iterator[bytes]:
@@ -134,7 +130,7 @@ class GeminiEncoder(GoogleEncoder):
         yield self._chunk([{"text": ""}])
 
     def whole(self) -> Any:
-        return self._response(self._parts)
+        return self._response(self.content)
 
     def _chunk(self, parts: list[dict[str, Any]]) -> bytes:
         return _event(self._response(parts))

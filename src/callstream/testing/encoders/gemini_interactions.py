@@ -23,26 +23,22 @@ class GeminiInteractionsEncoder(GoogleEncoder):
     place = "/v1beta/interactions"
     ends = ("completed", "requires_action", "incomplete")
 
-    def __init__(self, model: str | None, first_id: int) -> None:
-        super().__init__(model, first_id)
-        self._steps: list[dict[str, Any]] = []
-
     def begin(self) -> Iterator[bytes]:
         yield _event("interaction.created", interaction=self._interaction())
         yield _event("interaction.status_update", interaction_id=self._id, status="in_progress")
 
     def text(self, step: Text) -> Iterator[bytes]:
         yield self._start({"type": "model_output"})
-        self._steps[-1]["content"] = [{"type": "text", "text": step.text}]
+        self.content[-1]["content"] = [{"type": "text", "text": step.text}]
         for piece in self.pieces(step.text, step.size):
             yield self._delta(type="text", text=piece)
         yield self._stop()
 
     def thought(self, step: Thought) -> Iterator[bytes]:
         yield self._start({"type": "thought"})
-        made_up = base64.b64encode(b"thought %d of %d" % (len(self._steps), self.response_number)).decode()
+        made_up = base64.b64encode(b"thought %d of %d" % (len(self.content), self.response_number)).decode()
         signature = step.signature or made_up
-        self._steps[-1] |= {"summary": [{"type": "text", "text": step.text}], "signature": signature}
+        self.content[-1] |= {"summary": [{"type": "text", "text": step.text}], "signature": signature}
         for piece in self.pieces(step.text, step.size):
             yield self._delta(type="thought_summary", content={"type": "text", "text": piece})
         yield self._delta(type="thought_signature", signature=signature)
@@ -51,7 +47,7 @@ class GeminiInteractionsEncoder(GoogleEncoder):
     def call(self, call: ToolCall) -> Iterator[bytes]:
         if call.signature:
             yield self._start({"type": "thought"})
-            self._steps[-1]["signature"] = call.signature
+            self.content[-1]["signature"] = call.signature
             yield self._delta(type="thought_signature", signature=call.signature)
             yield self._stop()
         text = argument_text(call)
@@ -61,7 +57,7 @@ class GeminiInteractionsEncoder(GoogleEncoder):
         for piece in {None: pieces, "first": [], "last": [text]}[call.carrying]:
             yield self._delta(type="arguments_delta", arguments=piece)
         if call.stop_after is None:
-            self._steps[-1]["arguments"] = self.parsed(text)
+            self.content[-1]["arguments"] = self.parsed(text)
             yield self._stop()
 
     def failure(self, step: Failure) -> Iterator[bytes]:
@@ -72,7 +68,7 @@ class GeminiInteractionsEncoder(GoogleEncoder):
         yield b"event: done\ndata: [DONE]\n\n"
 
     def whole(self) -> Any:
-        return self._interaction() | self._end() | {"steps": self._steps}
+        return self._interaction() | self._end() | {"steps": self.content}
 
     @property
     def _id(self) -> str:
@@ -95,14 +91,14 @@ class GeminiInteractionsEncoder(GoogleEncoder):
         return {"usage": usage, "created": _MOMENT, "updated": _MOMENT, "service_tier": "standard"}
 
     def _start(self, step: dict[str, Any]) -> bytes:
-        self._steps.append(dict(step))
-        return _event("step.start", index=len(self._steps) - 1, step=step)
+        self.content.append(dict(step))
+        return _event("step.start", index=len(self.content) - 1, step=step)
 
     def _delta(self, **delta: Any) -> bytes:
-        return _event("step.delta", index=len(self._steps) - 1, delta=delta)
+        return _event("step.delta", index=len(self.content) - 1, delta=delta)
 
     def _stop(self) -> bytes:
-        return _event("step.stop", index=len(self._steps) - 1)
+        return _event("step.stop", index=len(self.content) - 1)
 
 
 def _event(name: str, **fields: Any) -> bytes:

@@ -34,7 +34,6 @@ class OllamaEncoder(Encoder):
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
         self._message: dict[str, Any] = {"role": "assistant", "content": ""}
-        self._calls: list[dict[str, Any]] = []
 
     def text(self, step: Text) -> Iterator[bytes]:
         self._message["content"] += step.text
@@ -52,9 +51,9 @@ class OllamaEncoder(Encoder):
         if call.stop_after is not None:
             return
         self.sent += len(str(call.args))
-        function = {"index": len(self._calls), "name": call.name, "arguments": call.args}
+        function = {"index": len(self.tool_calls), "name": call.name, "arguments": call.args}
         entry = {**self.named(call, "call_"), "function": function}
-        self._calls.append(entry)
+        self.tool_calls.append(entry)
         yield self._line(tool_calls=[entry])
 
     def failure(self, step: Failure) -> Iterator[bytes]:
@@ -64,7 +63,7 @@ class OllamaEncoder(Encoder):
         yield encode_line(self._answer({"role": "assistant", "content": ""})) + b"\n"
 
     def whole(self) -> Any:
-        return self._answer(self._message | ({"tool_calls": self._calls} if self._calls else {}))
+        return self._answer(self._message | ({"tool_calls": self.tool_calls} if self.tool_calls else {}))
 
     def error_body(self, status: int, kind: str, message: str) -> Any:
         return {"error": message}

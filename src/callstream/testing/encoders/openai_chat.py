@@ -25,7 +25,6 @@ class OpenAIChatEncoder(OpenAIEncoder):
         self._begun = False
         self._text = ""
         self._reasoning = ""
-        self._tool_calls: list[dict[str, Any]] = []
         self._held: list[dict[str, Any]] = []
         """What the next chunk carries beside its own."""
 
@@ -51,8 +50,8 @@ class OpenAIChatEncoder(OpenAIEncoder):
         entry: dict[str, Any] = {**self.named(call, "call_"), "type": "function", "function": function}
         if call.signature is not None:
             entry["extra_content"] = {"google": {"thought_signature": call.signature}}
-        index = len(self._tool_calls)
-        self._tool_calls.append(entry)
+        index = len(self.tool_calls)
+        self.tool_calls.append(entry)
         at_once = len(pieces) if not call.streamed else 1 if call.carrying == "first" else 0
         head = {"index": index, **entry, "function": function | {"arguments": "".join(pieces[:at_once])}}
         later = [{"index": index, "function": {"arguments": piece}} for piece in pieces[at_once:]]
@@ -74,8 +73,8 @@ class OpenAIChatEncoder(OpenAIEncoder):
         message: dict[str, Any] = {"role": "assistant", "content": self._text or None}
         if self._reasoning:
             message["reasoning_content"] = self._reasoning
-        if self._tool_calls:
-            message["tool_calls"] = self._tool_calls
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
         message |= {"refusal": None, "annotations": []}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
         return self._envelope("chat.completion", [choice], self._usage())

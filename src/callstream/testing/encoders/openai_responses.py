@@ -23,7 +23,6 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
     def __init__(self, model: str | None, first_id: int) -> None:
         super().__init__(model, first_id)
         self._sequence_number = 0
-        self._output: list[dict[str, Any]] = []
         self._open: set[int] = set()
         self._state: dict[str, Any] = {"status": "in_progress"}
 
@@ -33,7 +32,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
 
     def text(self, step: Text) -> Iterator[bytes]:
         index = self._add("msg", {"type": "message", "status": "in_progress", "content": [], "role": "assistant"})
-        item_id = self._output[index]["id"]
+        item_id = self.content[index]["id"]
         place = {"item_id": item_id, "output_index": index, "content_index": 0}
         part = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
         yield self._added(index)
@@ -50,7 +49,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         if step.signature is not None:
             item["encrypted_content"] = step.signature
         index = self._add("rs", item)
-        place = {"item_id": self._output[index]["id"], "output_index": index, "summary_index": 0}
+        place = {"item_id": self.content[index]["id"], "output_index": index, "summary_index": 0}
         part = {"type": "summary_text", "text": step.text}
         yield self._added(index)
         yield self._event("response.reasoning_summary_part.added", **place, part=part | {"text": ""})
@@ -67,7 +66,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         namespace = {} if call.namespace is None or call.custom else {"namespace": call.namespace}
         fields = {"type": kind, "status": "in_progress", key: "", **named, "name": call.name, **namespace}
         index = self._add(prefix, fields)
-        item = self._output[index]
+        item = self.content[index]
         pieces = self.argument_pieces(call, argument_text(call))
         if call.carrying == "first":
             item[key] = "".join(pieces)
@@ -82,7 +81,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
             yield from self._end_call(index, "completed")
 
     def _end_call(self, index: int, status: str) -> Iterator[bytes]:
-        item = self._output[index]
+        item = self.content[index]
         key = _FIELDS[item["type"]]
         self._open.remove(index)
         yield self._event(
@@ -111,16 +110,16 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
 
     def _add(self, prefix: str, item: dict[str, Any]) -> int:
         """Gives an item its id and its place in the output."""
-        index = len(self._output)
-        self._output.append({"id": f"{prefix}_{self.response_number}_{index}", **item})
+        index = len(self.content)
+        self.content.append({"id": f"{prefix}_{self.response_number}_{index}", **item})
         return index
 
     def _added(self, index: int) -> bytes:
-        return self._event("response.output_item.added", item=self._output[index], output_index=index)
+        return self._event("response.output_item.added", item=self.content[index], output_index=index)
 
     def _done(self, index: int, **fields: Any) -> bytes:
-        self._output[index] |= fields
-        return self._event("response.output_item.done", item=self._output[index], output_index=index)
+        self.content[index] |= fields
+        return self._event("response.output_item.done", item=self.content[index], output_index=index)
 
     def _event(self, name: str, **fields: Any) -> bytes:
         payload = {"type": name, **fields, "sequence_number": self._sequence_number}
@@ -142,7 +141,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
             "max_output_tokens": None,
             "max_tool_calls": None,
             "model": self.model_name,
-            "output": [] if running else self._output,
+            "output": [] if running else self.content,
             "parallel_tool_calls": True,
             "previous_response_id": None,
             "prompt_cache_key": None,
