@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from callstream.calls import CallState
 from callstream.errors import LeaseLost, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent, TextAppended
 from callstream.journal import Journal
@@ -150,6 +151,27 @@ async def test_what_is_left_in_the_log_of_a_compacted_run_is_not_read_again(jour
     assert call.args_json == "[1]"
     assert await journal.forget(thread="thread") == 1
     assert engine.records == {}
+
+
+async def test_a_call_that_ends_while_it_is_read_has_all_of_its_arguments(place: Place) -> None:
+    """Its last piece comes into the log after that was read, and its end into the index before that is read again."""
+    writer, reader = place.journal(), place.journal()
+    await writer.append("r", [*BEGINNING, ArgsAppended("c", "1,")])
+    await reader.open()
+    log: Any = reader._store._log  # type: ignore[attr-defined]
+    read = log.read
+
+    async def reading(*args: Any) -> Any:
+        log.read = read
+        rows = await read(*args)
+        await writer.append("r", [ArgsAppended("c", "2]")])
+        await writer.append("r", [CallCompleted("c")])
+        return rows
+
+    log.read = reading
+    call = await reader.call("c")
+    assert call is not None
+    assert (call.state, call.args_json) == (CallState.ARGS_COMPLETE, "[1,2]")
 
 
 async def test_a_follower_in_another_process_hears_of_pieces_in_the_log(place: Place) -> None:

@@ -20,9 +20,9 @@ from callstream.errors import CallstreamError, JournalError
 from callstream.events import Record, RunEnded, RunResumed
 from callstream.journal.follow import Folded, Followers, Heads, Page
 from callstream.journal.plan import Append, Plan
-from callstream.journal.rows import RecordColumns, RunRow, Stored
+from callstream.journal.rows import RecordColumns, RunRow
 from callstream.journal.store import CallLog, Head, RunFilter, RunRows, Store, StoreAway, StoreReader
-from callstream.journal.whole import WholeRun
+from callstream.journal.whole import WholeRun, stored_rows
 from callstream.journal.writer import Added, Committed, Log, Stale, Writer
 
 _log = logging.getLogger("callstream.journal")
@@ -229,49 +229,50 @@ class _PairedReader:
 
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         for _ in range(_TRIES):
-            heads = await self._index.heads(run_ids)
-            found: dict[str, list[Record]] = {head.run_id: [] for head in heads}
+            live = await self._live(run_ids)
+            found: dict[str, list[Record]] = {}
             for record in await self._index.read_whole(run_ids, merged=False):
                 found.setdefault(record.run_id, []).append(record)
-            live = [head for head in heads if not head.compacted]
             is_whole = True
-            for head in live:
-                pieces = await self._pieces(head, 0, None)
-                found[head.run_id], has_all = _merge(found[head.run_id], pieces, 0)
+            for head in live.values():
+                stored, pieces = found.get(head.run_id, []), await self._pieces(head, 0, None)
+                found[head.run_id], has_all = _merge(stored, pieces, 0)
                 is_whole &= has_all
-            now = [head for head in await self._index.heads([head.run_id for head in live]) if not head.compacted]
-            if is_whole and {(head.key, head.writer) for head in now} == {(head.key, head.writer) for head in live}:
+            if is_whole and live.keys() == (await self._live([head.run_id for head in live.values()])).keys():
                 return [record for run_id in run_ids for record in found.get(run_id, ())]
         raise self._torn(", ".join(run_ids))
 
     async def call_log(self, call_id: str) -> CallLog | None:
         found = await self._index.call_log(call_id)
-        if found is None:
-            return None
         for _ in range(_TRIES):
-            heads = await self._index.heads([found.call.run_id or ""])
-            if not heads or heads[0].compacted:
-                return await self._index.call_log(call_id)  # which has all of it, if it is there
-            rows = await self._log.read(found.run_key, heads[0].writer, found.first_seq, None)
-            found = await self._index.call_log(call_id)
             if found is None:
                 return None
-            if await self._still(heads[0]):
-                pieces = [(seq, kind, body) for _, seq, _, _, call, kind, body in rows if call == found.number]
-                return found._replace(rows=sorted({*found.rows, *pieces}))
+            before, run_ids = found, [found.call.run_id or ""]
+            live = await self._live(run_ids)
+            read = [await self._log.read(key, writer, found.first_seq, None) for key, writer in live]
+            found = await self._index.call_log(call_id)
+            if found is None or not live:
+                return found  # all of it is in the index, if it is there
+            # If anything was said of it meanwhile, its last pieces may be in the log since.
+            if found.call == before.call and live.keys() == (await self._live(run_ids)).keys():
+                rows = [(seq, kind, body) for _, seq, _, _, call, kind, body in read[0] if call == found.number]
+                return found._replace(rows=sorted({*found.rows, *rows}))
         raise self._torn(f"call {call_id!r}")
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
-        rows = await self._index.runs(wanted, limit)
+        return await self._with_last(await self._index.runs(wanted, limit))
+
+    async def _with_last(self, rows: list[RunRow]) -> list[RunRow]:
+        """The same runs with the numbers of their last records, which only the log may know."""
         active = [row.run_id for row in rows if row.outcome is None]
         if not active:
             return rows
-        heads = await self._index.heads(active)
-        keys = {head.run_id: head.key for head in heads}
-        last = await self._log.last({head.key: head.writer for head in heads})
+        heads = {head.run_id: head for head in await self._index.heads(active)}
+        last = await self._log.last({head.key: head.writer for head in heads.values()})
+        numbers = {run_id: last[head.key][0] for run_id, head in heads.items() if head.key in last}
         return [
-            msgspec.structs.replace(row, last_seq=max(row.last_seq, last.get(keys[row.run_id], (0, 0))[0]))
-            if row.outcome is None and row.run_id in keys
+            msgspec.structs.replace(row, last_seq=max(row.last_seq, numbers[row.run_id]))
+            if row.run_id in numbers
             else row
             for row in rows
         ]
@@ -280,41 +281,30 @@ class _PairedReader:
         found = await self._index.log(run_id)
         if found is None or not found.ended or found.compacted:
             return found
-        heads = await self._index.heads([run_id])
-        pieces = await self._log.read(found.run_key, heads[0].writer, 0, None) if heads else ()
-        found = await self._index.log(run_id)
-        if found is None or found.compacted or not heads:
-            return found
-        sources = heads[0].sources
-        rows = list(found.rows)
-        stored = {row.seq for row in rows}
-        for _, seq, at_ms, source, call, kind, body in pieces:
-            if seq not in stored:
-                rows.append(Stored(seq, at_ms, source, call, kind, body, sources[source].message_id))
-        rows.sort()
-        if [row.seq for row in rows] != list(range(1, len(rows) + 1)):
-            raise self._torn(run_id)
-        return found._replace(rows=rows)
+        for run in await self._whole([found.run_key], run_id):
+            return found._replace(compacted=run.compacted, rows=stored_rows(run))
+        return None
 
     async def stats(self) -> dict[str, Any]:
         stats = await self._index.stats()
-        active = {row.run_id: row.last_seq for row in await self._index.runs(RunFilter(active=True), None)}
-        heads = await self._index.heads(list(active))
-        last = await self._log.last({head.key: head.writer for head in heads})
-        later = [last[head.key][0] - active[head.run_id] for head in heads if head.key in last]
+        active = await self._index.runs(RunFilter(active=True), None)
+        later = sum(row.last_seq for row in await self._with_last(active)) - sum(row.last_seq for row in active)
         return {
             **stats,
-            "records": stats["records"] + sum(max(0, more) for more in later),
+            "records": stats["records"] + later,
             "stored_bytes": stats["stored_bytes"] + await self._log.stored_bytes(),
             "log": self._log.figures(),
         }
 
     async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
+        return await self._whole(run_keys, f"{len(run_keys)} runs")
+
+    async def _whole(self, run_keys: Sequence[int], what: str) -> Sequence[WholeRun]:
         for _ in range(_TRIES):
             runs = await self._index.whole_runs(run_keys)
             open_runs = [run for run in runs if not run.compacted]
-            heads = {head.key: head for head in await self._index.heads([run.run_id for run in open_runs])}
-            pieces = {key: await self._log.read(key, head.writer, 0, None) for key, head in heads.items()}
+            live = await self._live([run.run_id for run in open_runs])
+            pieces = {key: await self._log.read(key, writer, 0, None) for key, writer in live}
             # What was settled meanwhile was not in the first answer, and need not be in the log any more.
             now = await self._index.whole_runs([run.key for run in open_runs]) if open_runs else ()
             found = {run.key: run for run in [*runs, *now]}
@@ -322,7 +312,7 @@ class _PairedReader:
                 whole = [_with_pieces(found[run.key], pieces.get(run.key, ())) for run in runs]
                 if all(run.compacted or not run.last_seq or len(run.records) == run.last_seq for run in whole):
                     return whole
-        raise self._torn(f"{len(run_keys)} runs")
+        raise self._torn(what)
 
     async def _head(self, run_id: str) -> Head | None:
         for head in await self._index.heads([run_id]):
@@ -334,13 +324,15 @@ class _PairedReader:
         now = await self._head(head.run_id)
         return now is not None and now.key == head.key and now.writer == head.writer and not now.compacted
 
-    async def _pieces(self, head: Head, after: int, limit: int | None) -> list[Record]:
-        return await self._records(head, await self._log.read(head.key, head.writer, after, limit))
+    async def _live(self, run_ids: Sequence[str]) -> dict[tuple[int, str], Head]:
+        """Those of the runs whose owners' parts of the log may have pieces of them, by run and owner."""
+        return {(head.key, head.writer): head for head in await self._index.heads(run_ids) if not head.compacted}
 
-    async def _records(self, head: Head, rows: Sequence[RecordColumns]) -> list[Record]:
+    async def _pieces(self, head: Head, after: int, limit: int | None) -> list[Record]:
+        rows = await self._log.read(head.key, head.writer, after, limit)
         if not _explains(head, rows):
             head = await self._head(head.run_id) or head
-        return [head.record((*row[1:], None)) for row in rows]
+        return _records(head, rows)
 
     def heard(self, added: Iterable[Added]) -> dict[str, list[Record]]:
         """What was appended to runs that are followed. Of one that has to be read to be understood there is nothing."""
@@ -350,13 +342,11 @@ class _PairedReader:
             run_id = self.remembered.run_of(key)
             if run_id is not None and run_id in followed:
                 rows.setdefault(run_id, []).extend(records())
-        return {run_id: self._understood(run_id, found) for run_id, found in rows.items()}
-
-    def _understood(self, run_id: str, rows: Sequence[RecordColumns]) -> list[Record]:
-        head = self.remembered.get(run_id)
-        if head is None or not _explains(head, rows):
-            return []
-        return [head.record((*row[1:], None)) for row in rows]
+        heads = {run_id: self.remembered.get(run_id) for run_id in rows}
+        return {
+            run_id: _records(head, rows[run_id]) if head is not None and _explains(head, rows[run_id]) else []
+            for run_id, head in heads.items()
+        }
 
     def _torn(self, what: str) -> StoreAway:
         return StoreAway(f"{self._where} has not all records of {what}: its two parts do not agree just now")
@@ -364,6 +354,10 @@ class _PairedReader:
 
 def _explains(head: Head, rows: Sequence[RecordColumns]) -> bool:
     return all(head.explains(source, call) for _, _, _, source, call, _, _ in rows)
+
+
+def _records(head: Head, rows: Sequence[RecordColumns]) -> list[Record]:
+    return [head.record((*row[1:], None)) for row in rows]
 
 
 def _with_pieces(run: WholeRun, pieces: Sequence[RecordColumns]) -> WholeRun:

@@ -116,18 +116,8 @@ def plan_of(runs: Iterable[WholeRun]) -> Plan:
         owned = Owned(run.run_id, run.key, run.writer, run.epoch, run.started_at, last_seq)
         plan.changed[owned] = None
         plan.runs[owned] = RunChange(
-            key=run.key,
-            run_id=run.run_id,
-            writer=run.writer,
-            epoch=run.epoch,
             is_new=True,
-            started_at=run.started_at,
-            thread_id=run.thread_id,
-            principal=run.principal,
-            exclusive=run.exclusive,
-            outcome=run.outcome,
-            reason=run.reason,
-            ended_at=run.ended_at,
+            **{name: getattr(run, name) for name in RunChange.__struct_fields__ if name != "is_new"},
         )
         plan.sources += [(run.key, *source) for source in run.sources]
         if not run.compacted:
@@ -141,15 +131,16 @@ def plan_of(runs: Iterable[WholeRun]) -> Plan:
 
 def folded_rows(runs: Iterable[WholeRun]) -> Mapping[int, list[Stored]]:
     """The records of the compacted ones, by key."""
-    found: dict[int, list[Stored]] = {}
-    for run in runs:
-        if run.compacted:
-            messages = {number: message_id for number, _, _, message_id in run.sources}
-            found[run.key] = [
-                Stored(seq, at_ms, source, call, kind, body, messages.get(source), first_seq)
-                for seq, at_ms, source, call, kind, body, first_seq in run.records
-            ]
-    return found
+    return {run.key: stored_rows(run) for run in runs if run.compacted}
+
+
+def stored_rows(run: WholeRun) -> list[Stored]:
+    """Its records as they lie in a log."""
+    messages = {number: message_id for number, _, _, message_id in run.sources}
+    return [
+        Stored(seq, at_ms, source, call, kind, body, messages.get(source), first_seq)
+        for seq, at_ms, source, call, kind, body, first_seq in run.records
+    ]
 
 
 _FIRST_LINE = b"callstream pack 1\n"
