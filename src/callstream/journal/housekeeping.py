@@ -23,7 +23,6 @@ from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
 from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter, forgotten_mark
 from callstream.journal.whole import RunSize, WholeRun
-from callstream.journal.writer import process_is_gone
 
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
@@ -168,7 +167,7 @@ class Housekeeper:
         return swept
 
     async def adopt(self, apps: Container[str], run_id: str | None = None) -> list[str]:
-        await self.patiently(self._store.release_gone, process_is_gone)
+        await self.patiently(self._store.release_gone)
         adopted = await self.patiently(self._store.adopt, apps, _ADOPT_LIMIT, run_id)
         self._followers.wake(adopted)
         return adopted

@@ -46,7 +46,7 @@ from callstream.journal.rows import (
     redacting,
 )
 from callstream.journal.store import CallFilter, RunFilter, Store, forget_filter, forgotten_mark
-from callstream.journal.worker import JournalThread, Worker
+from callstream.journal.worker import Inline, JournalThread
 
 _T = TypeVar("_T")
 
@@ -61,7 +61,7 @@ class Journal:
         self,
         store: Store,
         settings: JournalSettings,
-        worker: Callable[[Store, Followers, JournalSettings, Housekeeper], Worker] = JournalThread,
+        worker: type[JournalThread | Inline] = JournalThread,
     ) -> None:
         self._store = store
         self._prepare = prepare if settings.redact is None else redacting(settings.redact)
@@ -358,7 +358,7 @@ class Journal:
         return await self._read(self._reader.page, run_id, after, limit, is_first) if is_storable(run_id) else None
 
     async def _read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
-        if not self._store.reads_anywhere:
+        if not self._store.is_local:
             return await self._do(work, *args)
         await self._worker.open()
         return await work(*args)

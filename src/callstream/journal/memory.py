@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -273,8 +273,7 @@ class MemoryStore:
 
     where = "the journal in memory"
     is_persistent = False
-    reads_anywhere = True
-    blocks = True
+    is_local = True
 
     def __init__(self, tables: MemoryTables) -> None:
         self._tables = tables
@@ -334,7 +333,7 @@ class MemoryStore:
             self._writes = -1
         return adopted
 
-    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+    async def release_gone(self) -> None:
         """Its writers are all in this process."""
 
     async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
@@ -556,7 +555,11 @@ class MemoryStore:
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         with self._lock:
-            found = [row for call in self._tables.calls.values() if wanted.fits(row := call.call(), call.run.row)]
+            found = [
+                row
+                for call in self._tables.calls.values()
+                if wanted.fits(call.run.row) and wanted.fits_call(row := call.call())
+            ]
         return found[max(0, len(found) - limit) :] if newest and limit is not None else found[:limit]
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:

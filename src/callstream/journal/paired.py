@@ -38,8 +38,7 @@ _OTHERS_SHARE = 0.5
 class PairedStore:
     """See ``Store``. What is not about pieces is the index's alone."""
 
-    reads_anywhere = False
-    blocks = False
+    is_local = False
 
     def __init__(self, index: Store, log: Log) -> None:
         self._index = index

@@ -79,24 +79,13 @@ class PostgresSession(Session):
     """See ``Session``.
 
     With a ``turn``, the writer's, what is read may be old when it is written: then the turn is another, and all is refused.
-    Without one, everything happens in a transaction that has locked what is written to. ``channel``: where others are told
-    what was written, if anywhere.
+    Without one, everything happens in a transaction that has locked what is written to.
     """
 
-    def __init__(
-        self,
-        connection: Any,
-        sql: Mapping[str, str],
-        name: str,
-        channel: str,
-        *,
-        writer: str = "",
-        turn: int | None = None,
-    ) -> None:
-        super().__init__(sql)
+    def __init__(self, connection: Any, link: Link, writer: str = "", turn: int | None = None) -> None:
+        super().__init__(link.sql)
         self.connection = connection
-        self._name = name
-        self._channel = channel
+        self._link = link
         self._writer = writer
         self.turn = turn
 
@@ -126,7 +115,7 @@ class PostgresSession(Session):
         await self.connection.executemany(self.sql[query], rows)
 
     async def upgrade(self, version: int) -> None:
-        await self.connection.execute(_in_schema(schema("postgres", version), self._name))
+        await self.connection.execute(_in_schema(schema("postgres", version), self._link.address.schema))
 
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
         found: list[Record] = []
@@ -141,7 +130,7 @@ class PostgresSession(Session):
         notices = self._notices(plan)
         try:
             await self.connection.execute(
-                self.sql["append"], self._writer, self.turn, *columns, _rest(plan), self._channel, notices
+                self.sql["append"], self._writer, self.turn, *columns, _rest(plan), self._link.channel, notices
             )
         except (asyncpg.UniqueViolationError, asyncpg.ExclusionViolationError) as error:
             # Somebody else made that run or call a moment ago.
@@ -154,7 +143,7 @@ class PostgresSession(Session):
             self.turn += 1
 
     def _notices(self, plan: Plan) -> list[str]:
-        if not self._channel:
+        if not self._link.channel:
             return []
         keys = [str(run.key) for run in plan.changed]
         return [",".join(keys[start : start + _NOTICE_RUNS]) for start in range(0, len(keys), _NOTICE_RUNS)]
@@ -267,6 +256,7 @@ class Link(Database):
         self.address = address
         self.where = address.where
         self.channel = f"callstream_{address.schema}" if address.listen else ""
+        """Where others are told what was written, if anywhere."""
         self.sql = _queries_in(address.schema)
         self._patience = patience
         self._pool: Any = None
@@ -292,14 +282,11 @@ class Link(Database):
     async def connect(self) -> Any:
         return await asyncpg.connect(**self._options())
 
-    def session(self, connection: Any, writer: str = "", turn: int | None = None) -> PostgresSession:
-        return PostgresSession(connection, self.sql, self.address.schema, self.channel, writer=writer, turn=turn)
-
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[PostgresSession]:
         with failure(self.where):
             async with self._pool.acquire() as connection:
-                yield self.session(connection)
+                yield PostgresSession(connection, self)
 
     @asynccontextmanager
     async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[PostgresSession]:
@@ -333,8 +320,7 @@ _MAX_BACK_OFF = 1.0
 class PostgresStore(SqlStore):
     """See ``Store``. The writer's memory holds from one turn to the next; when the turn is lost, both are taken anew."""
 
-    reads_anywhere = False
-    blocks = False
+    is_local = False
 
     def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
         self._link = Link(address, patience)
@@ -369,9 +355,9 @@ class PostgresStore(SqlStore):
     async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
         if self._turn is None:
             # Waits for what a broken connection is still doing; what it has not begun is refused from now on.
-            taking = self._link.session(connection)
+            taking = PostgresSession(connection, self._link)
             [(self._turn,)] = await taking.rows("take_turn", writer=self._writer.name, ttl=self._ttl)
-        session = self._link.session(connection, self._writer.name, self._turn)
+        session = PostgresSession(connection, self._link, self._writer.name, self._turn)
         committed = await self._writer.commit(session, batch, time.time(), self._followers.runs())
         self._turn = session.turn
         return committed

@@ -438,8 +438,7 @@ QUIET_POLL_SECONDS = 0.2
 class SqliteStore(SqlStore):
     """See ``Store``."""
 
-    reads_anywhere = True
-    blocks = True
+    is_local = True
 
     def __init__(
         self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool

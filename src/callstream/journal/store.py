@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Container, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -41,32 +41,26 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     def conditions(self) -> dict[str, Any]:
         """The named conditions of a query, each with its value; True for one that takes none."""
-        found = _given(self)
+        found = {f"where_{name}": value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         active = found.pop("where_active", None)
         if active is not None:
             found["where_active" if active else "where_ended"] = True
         return found
 
 
-class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
-    run_id: str | None = None
-    thread_id: str | None = None
-    principal: str | None = None
+class CallFilter(RunFilter, frozen=True, kw_only=True):
+    """Calls of such runs."""
+
     states: Sequence[CallState] | None = None
     provider_id: str | None = None
 
-    def fits(self, call: Call, run: RunRow) -> bool:
-        return (
-            (self.run_id is None or call.run_id == self.run_id)
-            and (self.thread_id is None or call.thread_id == self.thread_id)
-            and (self.principal is None or run.principal == self.principal)
-            and (self.states is None or call.state in self.states)
-            and (self.provider_id is None or call.provider_id == self.provider_id)
+    def fits_call(self, call: Call) -> bool:
+        return (self.states is None or call.state in self.states) and (
+            self.provider_id is None or call.provider_id == self.provider_id
         )
 
     def conditions(self) -> dict[str, Any]:
-        """The named conditions of a query, each with its value; True for one that takes none."""
-        found = _given(self)
+        found = super().conditions()
         if self.states is not None:
             found["where_states"] = [state.value for state in self.states]
             if FINAL.isdisjoint(self.states):
@@ -86,10 +80,6 @@ def forget_filter(before: float | None, thread: str | None, principal: str | Non
 def forgotten_mark(thread_id: str, principal: str | None) -> str:
     """What is left of a thread that was erased for good. It does not say which thread that was, or whose."""
     return hashlib.sha256(msgspec.json.encode((thread_id, principal))).hexdigest()
-
-
-def _given(wanted: RunFilter | CallFilter) -> dict[str, Any]:
-    return {f"where_{name}": value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
 
 
 # -- when a store cannot be written ------------------------------------------------------------------------------------
@@ -226,7 +216,7 @@ class StoreReader(Protocol):
 
 
 class Store(Protocol):
-    """One database. It is awaited on the journal's thread only; so is its reader, unless that ``reads_anywhere``.
+    """One database. It is awaited on the journal's thread only; so is its reader, unless that ``is_local``.
 
     It is the whole journal, or the index beside a ``Log``: then some pieces of live runs are not here.
 
@@ -235,10 +225,10 @@ class Store(Protocol):
 
     where: str
     is_persistent: bool
-    reads_anywhere: bool
-    """Whether the reader may be awaited in any event loop."""
-    blocks: bool
-    """Whether ``commit`` keeps its thread until it is done, and cannot be given up before."""
+    is_local: bool
+    """Whether no server is asked: then ``commit`` keeps its thread until it is done, and the reader may be awaited in any
+    event loop.
+    """
 
     @property
     def packs(self) -> Packs: ...
@@ -281,7 +271,7 @@ class Store(Protocol):
         """Takes over runs of dead processes; see ``Writer.adopt``."""
         ...
 
-    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+    async def release_gone(self) -> None:
         """Gives the leases of writers back of which it is known that their processes are gone."""
 
     async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:

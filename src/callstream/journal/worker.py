@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.follow import Followers, call_in
@@ -152,7 +152,7 @@ class GroupCommit:
 
     async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
         """The commit, given up when the first of the batch has waited for as long as it may: no server may never answer."""
-        if self._store.blocks:
+        if self._store.is_local:
             return await self._store.commit(batch)
         seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
         try:
@@ -175,39 +175,11 @@ class GroupCommit:
         return [waiting for waiting in batch if waiting.deadline > now]
 
 
-class Worker(Protocol):
-    """Where the work of a journal is done. Everything may be awaited in any event loop, in several at once too."""
-
-    @property
-    def pending_bytes(self) -> int:
-        """How much waits to be written."""
-        ...
-
-    @property
-    def may_judge(self) -> bool:
-        """Whether it can tell by their leases that other processes are dead: not when it was late itself."""
-        ...
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
-        """Commits the rows, in the order in which appends come, and calls ``then`` with the outcome."""
-
-    def schedule(self, run_id: str, work: Callable[[], object]) -> None:
-        """Calls what will append to the run, in this loop: in its next step, or when a batch is due."""
-
-    async def check(self) -> None:
-        """Raises JournalError if an append would not be written now."""
-
-    async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
-        """Awaits work that uses the store, and opens it before if need be."""
-        ...
-
-
 class JournalThread:
-    """See ``Worker``. After a fork the thread is the parent's, and so is the journal."""
+    """The store on a thread of its own, with an event loop. After a fork the thread is the parent's, and so is the journal.
+
+    Everything may be awaited in any event loop, in several at once too.
+    """
 
     def __init__(self, store: Store, followers: Followers, settings: JournalSettings, housekeeper: Housekeeper) -> None:
         self._store = store
@@ -218,6 +190,7 @@ class JournalThread:
         self._commits = GroupCommit(store, followers, settings, self._outage)
         self._queue = self._commits.queue
         self.schedule = self._queue.schedule
+        """Calls what will append to the run, in this loop: in its next step, or when a batch is due."""
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[None] | None = None
         self._closing: concurrent.futures.Future[None] | None = None
@@ -230,6 +203,7 @@ class JournalThread:
 
     @property
     def pending_bytes(self) -> int:
+        """How much waits to be written."""
         return self._queue.pending_bytes
 
     async def open(self) -> None:
@@ -268,19 +242,23 @@ class JournalThread:
         await asyncio.shield(asyncio.wrap_future(closing))
 
     def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
+        """Commits the rows, in the order in which appends come, and calls ``then`` with the outcome."""
         if self._loop is None or self._generation != _generation:
             _after(self.open(), lambda: self._queue.submit(run_id, rows, after, then), then)
         else:
             self._queue.submit(run_id, rows, after, then)
 
     async def check(self) -> None:
-        """A small row may find room where an append has just been refused, so that counts too."""
+        """Raises JournalError if an append would not be written now. A small row may find room where an append has just been
+        refused, so that counts too.
+        """
         refusal = self._outage.refusal
         if refusal is not None:
             raise JournalError(f"the last append was refused: {refusal}") from refusal
         await self.do(self._store.check)
 
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
+        """Awaits work that uses the store, and opens it before if need be."""
         await self.open()
         if self._loop is None or self._has_ended:
             raise JournalError("the journal's thread has ended")
@@ -373,6 +351,7 @@ class JournalThread:
 
     @property
     def may_judge(self) -> bool:
+        """Whether it can tell by their leases that other processes are dead: not when it was late itself."""
         return not self._is_late() and time.monotonic() >= self._judges_from
 
     def _is_late(self) -> bool:
@@ -406,7 +385,7 @@ class JournalThread:
 
 
 class Inline:
-    """See ``Worker``: everything is done at once by the task that asks for it, for a store that never waits.
+    """See ``JournalThread``: everything is done at once by the task that asks for it, for a store that never waits.
 
     There is no thread, so there is nothing to close. What a journal does by itself it does when it is next used.
     """

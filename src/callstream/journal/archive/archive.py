@@ -310,23 +310,18 @@ class ArchivedReader:
 
 def _filled(call: Call, whole: WholeCall) -> Call:
     """The call with what its row has not any more. What its row has was said later."""
-    result = None if whole.result is None else codec.decode(whole.result)
-    return msgspec.structs.replace(
-        call,
-        signature=whole.signature if call.signature is None else call.signature,
-        detail=whole.detail if call.detail is None else call.detail,
-        result=result if call.result is None else call.result,
-        error=whole.error if call.error is None else call.error,
-    )
+    packed = whole if whole.result is None else whole._replace(result=codec.decode(whole.result))
+    return msgspec.structs.replace(call, **_lost(call, packed))
+
+
+def _lost(row: Call | WholeCall, packed: WholeCall) -> dict[str, Any]:
+    return {name: getattr(packed, name) for name in _EMPTIED if getattr(row, name) is None}
 
 
 def _with_calls(run: WholeRun, rows: Sequence[WholeCall]) -> WholeRun:
     """The run with its calls as they are now."""
     packed = {call.number: call for call in run.calls}
-    calls = [
-        row._replace(**{name: getattr(packed[row.number], name) for name in _EMPTIED if getattr(row, name) is None})
-        for row in rows
-    ]
+    calls = [row._replace(**_lost(row, packed[row.number])) for row in rows]
     return msgspec.structs.replace(run, calls=calls)
 
 

@@ -36,7 +36,7 @@ class SqlReader:
         return await self._database.read(self._page, run_id, after, limit, is_first)
 
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
-        return await self._database.read(_read_whole, run_ids, merged)
+        return await self._database.read(lambda session: session.read_whole(run_ids, merged))
 
     async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
         return await self._database.read(heads_of, run_ids)
@@ -51,11 +51,11 @@ class SqlReader:
         return await self._database.read(_whole_runs, run_keys)
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
-        rows = await self._database.read(_listed, "list_calls", wanted.conditions(), limit, newest)
+        rows = await self._listed("list_calls", wanted, limit, newest=newest)
         return [call_of(row) for row in (reversed(rows) if newest else rows)]
 
     async def runs(self, wanted: RunFilter, limit: int | None) -> list[RunRow]:
-        return [RunRow(*row) for row in await self._database.read(_listed, "list_runs", wanted.conditions(), limit)]
+        return [RunRow(*row) for row in await self._listed("list_runs", wanted, limit)]
 
     async def taken(self, call_ids: Sequence[str]) -> set[str]:
         return {call_id for (call_id,) in await self.rows("taken_call_ids", call_ids=call_ids)}
@@ -80,7 +80,10 @@ class SqlReader:
 
     async def rows(self, query: str, **values: Any) -> Rows:
         """The answer to one query."""
-        return await self._database.read(_rows, query, values)
+        return await self._database.read(lambda session: session.rows(query, **values))
+
+    async def _listed(self, query: str, wanted: RunFilter, limit: int | None, *, newest: bool = False) -> Rows:
+        return await self._database.read(lambda session: session.listed(query, wanted, limit, newest=newest))
 
     async def _page(
         self, session: Session, run_id: str, after: int, limit: int, is_first: bool
@@ -110,16 +113,6 @@ class SqlReader:
                 return Page([], bool(ended))
 
 
-async def _rows(session: Session, query: str, values: dict[str, Any]) -> Rows:
-    return await session.rows(query, **values)
-
-
-async def _listed(
-    session: Session, query: str, conditions: dict[str, Any], limit: int | None, newest: bool = False
-) -> Rows:
-    return await session.listed(query, conditions, limit, newest=newest)
-
-
 async def _stats(session: Session) -> dict[str, Any]:
     [counts] = await session.rows("count_all")
     [(writers, orphaned)] = await session.rows("count_leases")
@@ -133,10 +126,6 @@ async def _stats(session: Session) -> dict[str, Any]:
         "orphaned_runs": orphaned,
         "stored_bytes": size,
     }
-
-
-async def _read_whole(session: Session, run_ids: Sequence[str], merged: bool) -> list[Record]:
-    return await session.read_whole(run_ids, merged)
 
 
 async def _folded_page(

@@ -11,6 +11,7 @@ from callstream.calls import CallState
 from callstream.events import Record
 from callstream.journal.plan import Held, Owned, Plan
 from callstream.journal.rows import RecordColumns, Source
+from callstream.journal.store import RunFilter
 
 _T = TypeVar("_T")
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
@@ -59,10 +60,8 @@ class Session(ABC):
     async def row(self, query: str, **values: Any) -> tuple[Any, ...] | None:
         return next(iter(await self.rows(query, **values)), None)
 
-    async def listed(
-        self, query: str, conditions: Mapping[str, Any], limit: int | None, *, newest: bool = False
-    ) -> Rows:
-        text, values = build_list(self.sql, query, conditions, "DESC" if newest else "ASC")
+    async def listed(self, query: str, wanted: RunFilter, limit: int | None, *, newest: bool = False) -> Rows:
+        text, values = build_list(self.sql, query, wanted.conditions(), "DESC" if newest else "ASC")
         return await self.fetch(text, {**values, "limit": limit})
 
     # -- tables --------------------------------------------------------------------------------------------------------

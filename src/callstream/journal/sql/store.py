@@ -21,7 +21,7 @@ from callstream.journal.store import (
     forgotten_mark,
 )
 from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, folded_rows, plan_of
-from callstream.journal.writer import Committed, Stale, Writer
+from callstream.journal.writer import Committed, Stale, Writer, process_is_gone
 
 
 class _Changed(Exception):
@@ -224,9 +224,9 @@ class SqlStore(ABC):
         async with self._database.writing() as session:
             return await self._writer.adopt(session, apps, limit, run_id=run_id)
 
-    async def release_gone(self, is_gone: Callable[[str], bool]) -> None:
+    async def release_gone(self) -> None:
         for (writer,) in await self._database.ask("writers"):
-            if writer != self._writer.name and is_gone(writer):
+            if writer != self._writer.name and process_is_gone(writer):
                 async with self._database.writing() as session:
                     await session.run("release_leases", writer=writer)
 
@@ -253,7 +253,7 @@ class SqlStore(ABC):
 
     async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
         async with self._database.writing(erasing=True) as session:
-            rows = await session.listed("forgettable_runs", wanted.conditions(), limit)
+            rows = await session.listed("forgettable_runs", wanted, limit)
             keys = [key for key, *_ in rows]
             if for_good:
                 marks = {forgotten_mark(thread_id, principal) for _, _, thread_id, principal in rows}
