@@ -17,7 +17,7 @@ import msgspec
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
 from callstream.wire.collapsing import BlockCollapser, Part
-from callstream.wire.decoder import BlockDecoder, Strict, error_in
+from callstream.wire.decoder import BlockDecoder, Strict, reported
 from callstream.wire.framing import SseFraming
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.provider import IsLeftOut, Provider, kept
@@ -117,9 +117,7 @@ class AnthropicDecoder(BlockDecoder[StreamEvent]):
                 if self._in_response:
                     self._finish()
             case _ if chunk.error or chunk.type == "error":
-                raise error_in({"error": chunk.error, "message": chunk.message}) or WireError(
-                    "the provider reported an error"
-                )
+                raise reported(chunk.error, "the provider reported an error", message=chunk.message)
             case "":
                 raise WireError(f"expected an event of the anthropic wire, which has a type, got {chunk!r:.200}")
             case _:
@@ -176,7 +174,7 @@ class AnthropicDecoder(BlockDecoder[StreamEvent]):
     def _read_whole(self, body: bytes) -> None:
         message: _Message = self._decoded(body, self._messages)
         if message.error or message.type == "error":
-            raise error_in({"error": message.error}) or WireError(f"the provider reported an error: {body[:200]!r}")
+            raise reported(message.error, f"the provider reported an error: {body[:200]!r}")
         if message.content is None:
             raise WireError(f"expected a message with content, got {body[:200]!r}")
         self._transcript.response_message_id = message.id

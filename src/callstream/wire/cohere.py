@@ -16,7 +16,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.wire.collapsing import BlockCollapser, Part
-from callstream.wire.decoder import BlockDecoder, error_in, reported
+from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.provider import ChatProvider
 from callstream.wire.transcript import text_of
 
@@ -114,9 +114,8 @@ class _CohereDecoder(BlockDecoder[StreamEvent]):
                     self._finish_reason, self._usage = delta.finish_reason, delta.usage
                     self._finish()
             case "":
-                raise error_in({"error": chunk.error, "message": chunk.message}) or WireError(
-                    f"expected an event of the cohere wire, which has a type, got {chunk!r:.200}"
-                )
+                expected = f"expected an event of the cohere wire, which has a type, got {chunk!r:.200}"
+                raise reported(chunk.error, expected, message=chunk.message)
             case _:
                 pass  # citations, the end of a content, and events that are newer than this code
 
@@ -148,9 +147,8 @@ class _CohereDecoder(BlockDecoder[StreamEvent]):
     def _read_whole(self, body: bytes) -> None:
         answer: _ChatAnswer = self._decoded(body, self._answers)
         if not isinstance(answer.message, _Message):
-            raise error_in({"error": answer.error, "message": answer.message}) or WireError(
-                f"expected an answer with a message, got {body[:200]!r}"
-            )
+            expected = f"expected an answer with a message, got {body[:200]!r}"
+            raise reported(answer.error, expected, message=answer.message)
         message = answer.message
         self._transcript.response_message_id = answer.id
         if message.tool_plan:

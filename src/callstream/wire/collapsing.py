@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -49,8 +50,8 @@ from callstream.wire.requests import LoneReasoning
 from callstream.wire.slots import (
     Aside,
     CollapsibleCall,
-    NewMessage,
     NumberedCall,
+    Output,
     Over,
     Passages,
     Passing,
@@ -99,13 +100,6 @@ class _Thoughts:
 
 
 # -- the collapser -----------------------------------------------------------------------------------------------------
-
-
-class Output(msgspec.Struct, frozen=True):
-    """Bytes to forward. ``call_ids``: the collapsed calls that are whole in them, by the decoder's ids."""
-
-    data: bytes
-    call_ids: tuple[str, ...] = ()
 
 
 class Read(msgspec.Struct):
@@ -243,10 +237,6 @@ class Collapser(ABC, Generic[C]):
         """A frame as it leaves: with another value if there is one, and with the numbers that fit what left before."""
         return self._framing.write(frame, None if value is None else codec.encode_line(value))
 
-    def _passes_slot(self, slot: Passing) -> list[Output]:
-        """A frame whose turn has come."""
-        return [Output(self._passed(slot.frame))]
-
     def _over(self) -> None:
         """The response is over, and another may follow in the same body."""
 
@@ -376,7 +366,7 @@ class Collapser(ABC, Generic[C]):
                         out += self._pass(slot.frame)
                     else:
                         out += self._release()
-                        out += self._passes_slot(slot)
+                        out += [Output(self._passed(slot.frame))] if slot.write is None else slot.write()
                 case CollapsibleCall():
                     call: Any = slot
                     out += self._release()
@@ -435,10 +425,10 @@ class NumberedCollapser(Collapser[N]):
             self._missing.append(call.index)
         return []
 
-    def _passes_slot(self, slot: Passing) -> list[Output]:
-        if isinstance(slot, NewMessage):
-            self._missing.clear()
-        return super()._passes_slot(slot)
+    def _begin_message(self, frame: Frame) -> list[Output]:
+        """The frame that a message or a response begins with leaves: what is numbered is numbered from the beginning."""
+        self._missing.clear()
+        return [Output(self._passed(frame))]
 
     def _moved_up(self, index: int) -> int:
         return index - sum(missing < index for missing in self._missing)
@@ -511,12 +501,12 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
         elif part == "message":
             self._reasoning.clear()
             self._highest = -1
-            self._slots.append(NewMessage(frame))
+            self._slots.append(Aside(frame, partial(self._begin_message, frame)))
         elif call is not None and call.collapsed:
             self._withhold(call, part, index, frame)
         elif (names := self._names_of(part, index, chunk)) is not None:
             self._reasoning.add(index)
-            self._slots.append(Reasoning(frame, names))
+            self._slots.append(Reasoning(frame, names=names))
         elif part == "stop" and index in self._reasoning:
             self._reasoning.discard(index)
             self._slots.append(Reasoning(frame))
@@ -582,22 +572,14 @@ class OwnedPiece(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A part of a chunk, and the call that it is withheld for. ``begun``: pieces with which calls begin that pass in it."""
-
-    part: dict[str, Any]
-    call: Any = None
-    begun: Sequence[tuple[int, OwnedPiece]] = ()
-
-
-class Chunk(Passing):
-    """A chunk with pieces of calls, or a part of one: then ``is_changed``, and ``value`` takes the place of the frame's.
+    """A part of a chunk, or all of it, and the call that it is withheld for.
 
     ``begun``: pieces with which calls begin that pass in it, and their choices.
     """
 
-    value: dict[str, Any]
-    begun: Sequence[tuple[int, OwnedPiece]]
-    is_changed: bool
+    part: dict[str, Any]
+    call: Any = None
+    begun: Sequence[tuple[int, OwnedPiece]] = ()
 
 
 S = TypeVar("S", bound=ChunkCall)
@@ -623,19 +605,16 @@ class ChunkCollapser(Collapser[S]):
         for split in self._split(value, [self._calls.get(piece) for piece in pieces]):
             call = split.call
             if call is None:
-                self._slots.append(Chunk(frame, split.part, split.begun, split.part != value))
+                self._slots.append(Passing(frame, partial(self._pass_part, frame, value, split)))
                 continue
             if not call.began_in or call.is_aside:
                 call.frame, call.began_in = frame, value
                 self._slots.place(call)
             call.add(split.part)
 
-    def _passes_slot(self, slot: Passing) -> list[Output]:
-        return self._passes_chunk(slot) if isinstance(slot, Chunk) else super()._passes_slot(slot)
-
-    def _passes_chunk(self, slot: Chunk) -> list[Output]:
-        """A chunk whose turn has come."""
-        return [Output(self._passed(slot.frame, slot.value if slot.is_changed else None))]
+    def _pass_part(self, frame: Frame, chunk: dict[str, Any], split: Split) -> list[Output]:
+        """A part of the frame's chunk whose turn has come."""
+        return [Output(self._passed(frame, changed(chunk, split.part)))]
 
 
 # -- what they share ---------------------------------------------------------------------------------------------------

@@ -364,9 +364,9 @@ def provider_error(payload: bytes) -> WireError:
     return error_in(_loaded(payload)) or error_in({"error": text}) or WireError("the provider reported an error")
 
 
-def reported(error: Any) -> WireError:
-    """What a provider sent as the ``error`` of something."""
-    return error_in({"error": error}) or WireError(f"the provider reported an error: {error}")
+def reported(error: Any, otherwise: str | None = None, **beside: Any) -> WireError:
+    """What a provider sent as the ``error`` of something, and ``beside`` it; ``otherwise`` where that says nothing."""
+    return error_in({"error": error, **beside}) or WireError(otherwise or f"the provider reported an error: {error}")
 
 
 def error_in(value: dict[str, Any]) -> WireError | None:

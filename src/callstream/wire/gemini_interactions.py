@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.wire.collapsing import BlockCollapser, Output, Part, changed, read_json
+from callstream.wire.collapsing import BlockCollapser, Part, changed, read_json
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.framing import Frame
 from callstream.wire.provider import IsLeftOut, Provider, kept
@@ -35,7 +36,7 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
-from callstream.wire.slots import Aside, Passing
+from callstream.wire.slots import Aside, Output
 
 CONTINUES = "requires_continuation"
 CALL, THOUGHT = "function_call", "thought"
@@ -199,10 +200,6 @@ def _texts(content: Any) -> Iterator[str]:
 # -- collapsing --------------------------------------------------------------------------------------------------------
 
 
-class _Completed(Aside):
-    """The end of an interaction, which may have all steps once more."""
-
-
 class _GeminiInteractionsCollapser(BlockCollapser):
     """A call that is left out is left out of the final steps too. Thoughts are known by their signatures.
 
@@ -224,7 +221,7 @@ class _GeminiInteractionsCollapser(BlockCollapser):
 
     def _place(self, frame: Frame, chunk: StreamEvent | None, pieces: Sequence[str | None]) -> None:
         if chunk is not None and chunk.type == "interaction.completed":
-            self._slots.append(_Completed(frame))
+            self._slots.append(Aside(frame, partial(self._completed, frame)))
         else:
             super()._place(frame, chunk, pieces)
 
@@ -238,18 +235,17 @@ class _GeminiInteractionsCollapser(BlockCollapser):
     def _with_arguments(self, delta: dict[str, Any], text: str) -> dict[str, Any]:
         return {**delta, "delta": {**delta["delta"], "arguments": text}}
 
-    def _passes_slot(self, slot: Passing) -> list[Output]:
-        if not isinstance(slot, _Completed):
-            return super()._passes_slot(slot)
-        event = read_json(slot.frame.payload)
+    def _completed(self, frame: Frame) -> list[Output]:
+        """The end of an interaction, which may have all steps once more."""
+        event = read_json(frame.payload)
         left_out = {call.wire_id for call in self._calls.values() if call.collapsed and call.state == "left_out"}
         interaction = event.get("interaction")
         steps = interaction.get("steps") if isinstance(interaction, dict) else None
         if not left_out or not isinstance(steps, list):
-            return super()._passes_slot(slot)
+            return [Output(self._passed(frame))]
         found = [step for step in objects_in(steps) if step.get("type") != CALL or step.get("id") not in left_out]
         written = {**event, "interaction": {**interaction, "steps": found}}
-        return [Output(self._passed(slot.frame, changed(event, written)))]
+        return [Output(self._passed(frame, changed(event, written)))]
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Output, Split, changed
+from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Split, changed
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import JsonLinesFraming
 from callstream.wire.provider import AnswerKind, ChatProvider
@@ -28,6 +28,7 @@ from callstream.wire.requests import (
     read_body,
     user_message,
 )
+from callstream.wire.slots import Output
 from callstream.wire.transcript import text_of
 
 # -- decoding ----------------------------------------------------------------------------------------------------------

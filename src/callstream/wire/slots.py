@@ -44,10 +44,18 @@ class NumberedCall(CollapsibleCall):
     index: int | None = None
 
 
+class Output(msgspec.Struct, frozen=True):
+    """Bytes to forward. ``call_ids``: the collapsed calls that are whole in them, by the decoder's ids."""
+
+    data: bytes
+    call_ids: tuple[str, ...] = ()
+
+
 class Passing(msgspec.Struct, eq=False):
-    """A frame that leaves when its turn comes."""
+    """A frame that leaves when its turn comes. ``write`` is asked then what it leaves as, where that depends on the wire."""
 
     frame: Frame
+    write: Callable[[], list[Output]] | None = None
 
 
 class Reasoning(Passing):
@@ -58,10 +66,6 @@ class Reasoning(Passing):
 
 class Aside(Passing):
     """A frame that says nothing, such as a ping: what comes before it has not led to it."""
-
-
-class NewMessage(Aside):
-    """The beginning of a message, or of a response: what is numbered is numbered from the beginning."""
 
 
 class Over:

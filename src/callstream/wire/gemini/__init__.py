@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from callstream.events import RequestEvent, ResultReceived
-from callstream.wire.collapsing import Chunk, ChunkCall, ChunkCollapser, Output, OwnedPiece, Split
+from callstream.wire.collapsing import ChunkCall, ChunkCollapser, OwnedPiece, Split, changed
 from callstream.wire.decoder import Decoder, Strict
 from callstream.wire.framing import Frame
-from callstream.wire.gemini.decoding import GeminiDecoder, plain_token
+from callstream.wire.gemini.decoding import GeminiDecoder, PlainResponse, plain_token
 from callstream.wire.joining import Joint, Saying, add_usage
 from callstream.wire.provider import AnswerKind, IsLeftOut, Provider
 from callstream.wire.requests import (
@@ -35,7 +35,7 @@ from callstream.wire.requests import (
     schemas,
     user_message,
 )
-from callstream.wire.slots import Passage, TextForm
+from callstream.wire.slots import Output, Passage, TextForm
 
 SENTINEL = base64.b64encode(b"skip_thought_signature_validator").decode()
 """What Gemini accepts for a signature where there is none."""
@@ -150,12 +150,8 @@ class _TextCandidate(Strict):
     index: int | None = None
 
 
-class _TextChunk(Strict, rename="camel"):
+class _TextChunk(PlainResponse, rename="camel"):
     candidates: list[_TextCandidate]
-    usage_metadata: Any = None
-    model_version: Any = None
-    response_id: Any = None
-    create_time: Any = None
 
 
 def _passage_of(chunk: _TextChunk) -> Passage | None:
@@ -212,15 +208,15 @@ class GeminiCollapser(ChunkCollapser[_PartCall]):
             self._signatures.setdefault(call.choice, call.signature)
         return [Output(self._passed(call.frame, call.end_chunk()))] if call.ends_answer else []
 
-    def _passes_chunk(self, slot: Chunk) -> list[Output]:
-        is_changed = slot.is_changed
-        for choice, (part, *_) in slot.begun:
+    def _pass_part(self, frame: Frame, chunk: dict[str, Any], split: Split) -> list[Output]:
+        after = changed(chunk, split.part)
+        for choice, (part, *_) in split.begun:
             moved = self._signatures.pop(choice, None)
             if moved is not None and not part.get(SIGNATURE):
                 part[SIGNATURE] = moved
-                is_changed = True
-        whole = tuple(each.call.call_id for _, each in slot.begun if each.call.collapsed)
-        return [Output(self._passed(slot.frame, slot.value if is_changed else None), whole)]
+                after = split.part
+        whole = tuple(each.call.call_id for _, each in split.begun if each.call.collapsed)
+        return [Output(self._passed(frame, after), whole)]
 
     def _over(self) -> None:
         self._signatures.clear()

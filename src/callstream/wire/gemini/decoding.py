@@ -95,6 +95,15 @@ class _GenerateContentResponse(msgspec.Struct, rename="camel", gc=False):
 # -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a response --
 
 
+class PlainResponse(Strict, rename="camel", kw_only=True):
+    """What a chunk may hold that says one thing alone."""
+
+    usage_metadata: Any = None
+    model_version: msgspec.Raw = msgspec.Raw(b"")
+    create_time: msgspec.Raw = msgspec.Raw(b"")
+    response_id: str | None = None
+
+
 class _BareFunctionCall(Strict, rename="camel"):
     id: str | None = None
     partial_args: list[_PartialArg] | None = None
@@ -120,12 +129,8 @@ class _BareCandidate(Strict, rename="camel"):
     continuation_token: ClassVar[None] = None
 
 
-class _BareResponse(Strict, rename="camel"):
+class _BareResponse(PlainResponse, rename="camel"):
     candidates: list[_BareCandidate]
-    usage_metadata: Any = None
-    model_version: msgspec.Raw = msgspec.Raw(b"")
-    create_time: msgspec.Raw = msgspec.Raw(b"")
-    response_id: str | None = None
     prompt_feedback: ClassVar[None] = None
     error: ClassVar[None] = None
 

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from callstream.wire.collapsing import Chunk, ChunkCall, ChunkCollapser, Output, OwnedPiece, Split, changed
+from callstream.wire.collapsing import ChunkCall, ChunkCollapser, OwnedPiece, Split, changed
 from callstream.wire.decoder import Decoder, Strict
 from callstream.wire.framing import Frame
 from callstream.wire.joining import Joint, Saying, add_usage
-from callstream.wire.openai_chat.decoding import OpenAIChatDecoder
+from callstream.wire.openai_chat.decoding import OpenAIChatDecoder, PlainChunk
 from callstream.wire.provider import ChatProvider, IsLeftOut
 from callstream.wire.requests import (
     Asks,
@@ -28,7 +28,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.slots import Passage, TextForm
+from callstream.wire.slots import Output, Passage, TextForm
 
 # What every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})
@@ -143,16 +143,8 @@ class _TextChoice(Strict):
     finish_reason: None = None
 
 
-class _TextChunk(Strict):
+class _TextChunk(PlainChunk):
     choices: list[_TextChoice]
-    id: Any = None
-    object: Any = None
-    created: Any = None
-    model: Any = None
-    system_fingerprint: Any = None
-    service_tier: Any = None
-    usage: None = None
-    obfuscation: Any = None
 
 
 def _passage_of(chunk: _TextChunk) -> Passage | None:
@@ -245,9 +237,9 @@ class _OpenAIChatCollapser(ChunkCollapser[_EntryCall]):
         rest = {**call.chunk, "choices": [{**call.choice, "delta": call.delta}]}
         return [Output(self._passed(call.frame, rest))]
 
-    def _passes_chunk(self, slot: Chunk) -> list[Output]:
-        after = {**slot.value, "choices": [self._renumbered(choice) for choice in slot.value["choices"]]}
-        return [Output(self._passed(slot.frame, after if slot.is_changed else changed(slot.value, after)))]
+    def _pass_part(self, frame: Frame, chunk: dict[str, Any], split: Split) -> list[Output]:
+        after = {**split.part, "choices": [self._renumbered(choice) for choice in split.part["choices"]]}
+        return [Output(self._passed(frame, changed(chunk, after)))]
 
     def _renumbered(self, choice: dict[str, Any]) -> dict[str, Any]:
         """A choice in which the calls that are not collapsed follow those that have left."""

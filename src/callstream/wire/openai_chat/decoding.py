@@ -88,6 +88,19 @@ class _Completion(msgspec.Struct):
 # -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a Completion --
 
 
+class PlainChunk(Strict, kw_only=True):
+    """What a chunk may hold that says one thing alone."""
+
+    id: str | int | None = None
+    object: msgspec.Raw = msgspec.Raw(b"")
+    created: msgspec.Raw = msgspec.Raw(b"")
+    model: msgspec.Raw = msgspec.Raw(b"")
+    system_fingerprint: Any = None
+    service_tier: msgspec.Raw = msgspec.Raw(b"")
+    obfuscation: msgspec.Raw = msgspec.Raw(b"")
+    usage: None = None
+
+
 class _BareFunction(Strict):
     arguments: str | None = None
     name: str | None = None
@@ -122,17 +135,9 @@ class _BareChoice(Strict):
     error: ClassVar[None] = None
 
 
-class _BareCompletion(Strict):
+class _BareCompletion(PlainChunk):
     choices: list[_BareChoice]
-    id: str | int | None = None
-    object: msgspec.Raw = msgspec.Raw(b"")
-    created: msgspec.Raw = msgspec.Raw(b"")
-    model: msgspec.Raw = msgspec.Raw(b"")
-    system_fingerprint: Any = None
-    service_tier: msgspec.Raw = msgspec.Raw(b"")
     provider: msgspec.Raw = msgspec.Raw(b"")
-    obfuscation: msgspec.Raw = msgspec.Raw(b"")
-    usage: None = None
     error: ClassVar[None] = None
     message: ClassVar[None] = None
     detail: ClassVar[None] = None
@@ -143,6 +148,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
     wire = "openai_chat"
     _payloads = msgspec.json.Decoder(_Completion)
     _bare_payloads = msgspec.json.Decoder(_BareCompletion)
+    _unended = "the stream ended without a finish reason"
 
     def _forget_response(self) -> None:
         super()._forget_response()
@@ -187,7 +193,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
         if self._finish_reason is not None:
             if not any(choice.delta is not None and _says_something(choice.delta) for choice in choices):
                 return
-            self._end()
+            super()._end_of_body()
         self._response_id = self._transcript.response_message_id = response_id
 
     def _delta(self, delta: _Delta, choice: int) -> None:
@@ -261,27 +267,20 @@ class OpenAIChatDecoder(Decoder[_Completion]):
         detail = f"finish_reason {choice.native_finish_reason or choice.finish_reason}"
         self._transcript.finish_calls(normal=normal, reason=reason, detail=detail, choice=index)
 
-    def _done(self) -> None:
-        self._end_without_finish()
-
     def _end_of_body(self) -> None:
         if self._ends_with_body:
-            self._end_without_finish()
+            self._done()
         else:
-            self._end()
+            super()._end_of_body()
 
-    def _end_without_finish(self) -> None:
+    def _done(self) -> None:
+        """The response may have ended without a finish reason."""
         for call in list(self._half_names):
             self._name(call, "", is_last=True)
         for call in self._transcript.open_calls():
             if call.encoding == "json":  # of free text it is unknown whether it is whole
                 self._transcript.complete_whole(call)
-        self._end()
-
-    def _end(self) -> None:
-        if self._in_response:
-            self._transcript.finish_calls(normal=False, detail="the stream ended without a finish reason")
-            self._end_response()
+        super()._end_of_body()
 
     def _read_whole(self, body: bytes) -> None:
         answer: _Completion = self._decoded(body, self._payloads)
@@ -298,7 +297,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
                 raise reported(choice.error)
             if choice.finish_reason:
                 self._finish(choice)
-        self._end_without_finish()
+        self._done()
 
 
 def _attributed(

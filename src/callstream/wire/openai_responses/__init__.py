@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from callstream import codec
-from callstream.wire.collapsing import (
-    NumberedCollapser,
-    Output,
-    changed,
-    read_json,
-)
+from callstream.wire.collapsing import NumberedCollapser, changed, read_json
 from callstream.wire.decoder import Decoder, Strict
 from callstream.wire.framing import Frame
 from callstream.wire.joining import Joint, Saying, add_usage
@@ -44,7 +40,7 @@ from callstream.wire.requests import (
     objects_in,
     schemas,
 )
-from callstream.wire.slots import Aside, NewMessage, NumberedCall, Passage, Passing, Reasoning, TextForm
+from callstream.wire.slots import Aside, NumberedCall, Output, Passage, Passing, Reasoning, TextForm
 
 ADDED = "response.output_item.added"
 DONE = "response.output_item.done"
@@ -67,13 +63,6 @@ class _ItemCall(NumberedCall):
     @property
     def text_field(self) -> str:
         return "arguments" if self.encoding == "json" else "input"
-
-
-class _ResponseEnd(Aside):
-    """The final response. ``pieces``: the calls in its output; ``first_seen``: those that came with nothing else."""
-
-    pieces: Sequence[str | None]
-    first_seen: tuple[str, ...]
 
 
 class _TextEvent(Strict):
@@ -151,7 +140,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
             for call in new:
                 call.placed = call.gone = True
             first_seen = tuple(call.call_id for call in new if call.state == "completed")
-            self._slots.append(_ResponseEnd(frame, pieces, first_seen))
+            self._slots.append(Aside(frame, partial(self._ended, frame, pieces, first_seen)))
         elif pieces and (call := self._calls[pieces[0]]).collapsed:
             call.is_own_tool = call.is_own_tool or (chunk.item is not None and chunk.item.type in OWN_TOOLS)
             self._withhold(call, chunk, frame)
@@ -186,7 +175,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         """Places a frame of a reasoning item; false if it is another one."""
         if event.item is not None and event.item.type == "reasoning":
             (self._reasoning.discard if event.type == DONE else self._reasoning.add)(event.output_index)
-            self._slots.append(Reasoning(frame, (event.item.id, event.item.encrypted_content)))
+            self._slots.append(Reasoning(frame, names=(event.item.id, event.item.encrypted_content)))
         elif event.output_index in self._reasoning or event.type.startswith("response.reasoning"):
             self._slots.append(Reasoning(frame))
         else:
@@ -197,7 +186,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         if event.type == "response.created":
             self._sign_of_life = _in_progress(frame)
             self._reasoning.clear()
-            self._slots.append(NewMessage(frame))
+            self._slots.append(Aside(frame, partial(self._begin_message, frame)))
         elif event.type in ASIDES or not event.type.startswith("response."):
             self._slots.append(Aside(frame))
         else:
@@ -243,12 +232,9 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
             event[field] = call.args_text
         return event
 
-    def _passes_slot(self, slot: Passing) -> list[Output]:
-        if isinstance(slot, _ResponseEnd):
-            return [self._ended(slot)]
-        if isinstance(slot, NewMessage):
-            self._floor = None
-        return super()._passes_slot(slot)
+    def _begin_message(self, frame: Frame) -> list[Output]:
+        self._floor = None
+        return super()._begin_message(frame)
 
     def _passed(self, frame: Frame, value: Any = None) -> bytes:
         if not self._missing and self._floor is None:
@@ -273,14 +259,15 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
             event["sequence_number"] = self._floor + 1
         return event
 
-    def _ended(self, slot: _ResponseEnd) -> Output:
-        event = read_json(slot.frame.payload)
+    def _ended(self, frame: Frame, pieces: Sequence[str | None], first_seen: tuple[str, ...]) -> list[Output]:
+        """The final response. ``pieces``: the calls in its output; ``first_seen``: those that came with nothing else."""
+        event = read_json(frame.payload)
         output = (event.get("response") or {}).get("output")
         after = self._numbered(event)
         if isinstance(output, list):
-            after["response"] = {**event["response"], "output": self._kept(output, list(slot.pieces))}
+            after["response"] = {**event["response"], "output": self._kept(output, list(pieces))}
         self._missing.clear()
-        return Output(super()._passed(slot.frame, changed(event, after)), slot.first_seen)
+        return [Output(super()._passed(frame, changed(event, after)), first_seen)]
 
     def _kept(self, output: list[dict[str, Any]], pieces: list[str | None]) -> list[dict[str, Any]]:
         """The items of the final response without what was left out, with the arguments that the calls have."""

@@ -26,7 +26,7 @@ from callstream.errors import WireError
 from callstream.events import Encoding, ResultReceived
 from callstream.jsontext.path import Path
 from callstream.jsontext.writer import JsonWriter
-from callstream.wire.decoder import Decoder, error_in
+from callstream.wire.decoder import Decoder, reported
 from callstream.wire.requests import MODEL, RequestTurn, content_message, content_text, read_body
 from callstream.wire.transcript import ArgumentText, WireCall, text_of
 
@@ -35,6 +35,7 @@ OWN_TOOLS = {"apply_patch_call": "operation", "shell_call": "action", "local_she
 """OpenAI's own tools that the client runs, by the type of their items: the field that has the arguments."""
 DELTAS = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
 _PARTS = ("response.apply_patch_call_operation_diff.", "response.shell_call_command.")
+_FAILED = "the provider reported that the response failed"
 ENDS = {"response.completed", "response.incomplete", "response.cancelled", "response.done"}
 
 
@@ -176,13 +177,11 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 self._response_began(chunk.response)
             case "response.failed":
                 failure = chunk.response.error if chunk.response is not None else None
-                raise error_in({"error": failure}) or WireError("the provider reported that the response failed")
+                raise reported(failure, _FAILED)
             case end if end in ENDS:
                 self._response_ended(chunk.response or _ResponseBody(), chunk.type)
             case _ if chunk.type == "error" or (chunk.error and not chunk.type.startswith("response.")):
-                raise error_in({"error": chunk.error, "message": chunk.message, "code": chunk.code}) or WireError(
-                    "the provider reported an error"
-                )
+                raise reported(chunk.error, "the provider reported an error", message=chunk.message, code=chunk.code)
             case "":
                 raise WireError(f"expected an event of the openai_responses wire, which has a type, got {chunk!r:.200}")
             case _:
@@ -243,7 +242,8 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._transcript.believe_ends()
         if not item.is_call:
             return
-        output = self._open_under(item.call_id)
+        again = (known for known in self._calls if known.call.provider_id == item.call_id and not known.call.final)
+        output = None if item.call_id is None else next(again, None)  # an item may be announced twice
         if output is None:
             output = self._open(item, output_index)
             output.announced = item.args_text
@@ -251,14 +251,6 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
                 if value and isinstance(value, str):  # what is empty is written later, and with the rest
                     self._append_written(output, (name,), value, more=False)
         self._transcript.piece_of(output.call)
-
-    def _open_under(self, provider_id: str | None) -> _OutputCall | None:
-        """The call that is open under this id: an item may be announced twice."""
-        if provider_id is None:
-            return None
-        return next(
-            (known for known in self._calls if known.call.provider_id == provider_id and not known.call.final), None
-        )
 
     def _item_done(self, item: _Item, output_index: int | None, known: _OutputCall | None = None) -> WireCall | None:
         if not item.is_call:
@@ -396,7 +388,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     def _read_whole(self, body: bytes) -> None:
         response: _ResponseBody = self._decoded(body, self._responses)
         if response.error or response.status == "failed":
-            raise error_in({"error": response.error}) or WireError("the provider reported that the response failed")
+            raise reported(response.error, _FAILED)
         if response.output is None:
             raise WireError(f"expected a response with output, got {body[:200]!r}")
         self._response_began(response)
