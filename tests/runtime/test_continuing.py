@@ -89,7 +89,7 @@ async def test_answered_turns_are_given_back_once_and_in_order(url: str, taker: 
     assert [turn.response_id for turn in turns if isinstance(turn, KeptTurn)] == [f"response-{n}" for n in range(3)]
     assert [turn.body for turn in turns if isinstance(turn, KeptTurn)] == [b"data: one", b"data: two", b"data: one"]
     assert isinstance(turns[0], KeptTurn)
-    assert turns[0].kept.headers == {"content-type": "text/event-stream"}
+    assert turns[0].headers == {"content-type": "text/event-stream"}
     assert isinstance(await run.keeping.ask(digest_of("three"), "a"), Coming)
     await run.finish()
 
