@@ -212,3 +212,14 @@ async def test_a_replay_of_nothing() -> None:
     assert Replay([]).obstacle([]) == "its input was not kept"
     assert Replay([]).run_input == b""
     await asyncio.sleep(0)
+
+
+async def test_a_message_that_a_request_repeats_is_kept_once(url: str, taker: Callstream) -> None:
+    said = MessageReceived("user", "Make tea.")
+    await begun(url, ["one", said])
+    run = await going_on(taker)
+    for _ in range(2):  # an SDK sends a request again that has failed
+        await run.receive([said])
+    records = await taker.journal.read_whole(["r"])
+    assert [record.event for record in records if isinstance(record.event, MessageReceived)] == [said]
+    await run.finish()
