@@ -89,7 +89,7 @@ async def test_answered_turns_are_given_back_once_and_in_order(url: str, taker: 
     assert [turn.response_id for turn in turns if isinstance(turn, KeptTurn)] == [f"response-{n}" for n in range(3)]
     assert [turn.body for turn in turns if isinstance(turn, KeptTurn)] == [b"data: one", b"data: two", b"data: one"]
     assert isinstance(turns[0], KeptTurn)
-    assert turns[0].kept.headers == {"content-type": "text/event-stream"}
+    assert turns[0].headers == {"content-type": "text/event-stream"}
     assert isinstance(await run.keeping.ask(digest_of("three"), "a"), Coming)
     await run.finish()
 
@@ -212,3 +212,14 @@ async def test_a_replay_of_nothing() -> None:
     assert Replay([]).obstacle([]) == "its input was not kept"
     assert Replay([]).run_input == b""
     await asyncio.sleep(0)
+
+
+async def test_a_message_that_a_request_repeats_is_kept_once(url: str, taker: Callstream) -> None:
+    said = MessageReceived("user", "Make tea.")
+    await begun(url, ["one", said])
+    run = await going_on(taker)
+    for _ in range(2):  # an SDK sends a request again that has failed
+        await run.receive([said])
+    records = await taker.journal.read_whole(["r"])
+    assert [record.event for record in records if isinstance(record.event, MessageReceived)] == [said]
+    await run.finish()

@@ -42,7 +42,7 @@ from callstream.adk.tools import LiveStream, function_of, result_of, stream_end
 from callstream.calls import HAS_OUTCOME, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.events import CallProgressed, OutputKept
-from callstream.runtime.claims import QUESTION, REFUSED, RUNNING, OneCall
+from callstream.runtime.claims import QUESTION, REFUSED, RUNNING, only_claim
 from callstream.runtime.continuing import Replay, pack, unpack
 from callstream.runtime.run import current_model_call, current_tool
 from callstream.tools import call_claims, current_progress
@@ -111,9 +111,7 @@ class Execution:
                 await early.wait_until_over()
                 await run.ready(call.call_id)
                 run.make_current()
-                call_claims.set(
-                    OneCall(call, early.tool, early)
-                )  # google-adk calls the tool, and that gives its result
+                call_claims.set(only_claim(call, early.tool, early))  # google-adk calls it, and that gives its result
                 return None
             function = function_of(tool)
             if function is not None:
@@ -128,7 +126,7 @@ class Execution:
         current_tool.set((run, call.call_id))
         current_agent_tool.set(tool if isinstance(tool, AgentTool) else None)
         run.make_current()
-        call_claims.set(None if function is None else OneCall(call, function))
+        call_claims.set(None if function is None else only_claim(call, function))
         current_progress.set(run.progress_of(call.call_id))
         if isinstance(tool, LiveStream):
             self._streaming.add(call.call_id)

@@ -131,6 +131,9 @@ class Answers:
                     found.append(_outcome_of(call, event))
             if found:
                 await self._keep(found, record)
+            for kept in found:  # perhaps by an earlier attempt of the run, so that nothing was applied now
+                if isinstance(kept, MessageReceived):
+                    self.keep(kept)
         finally:  # what was not kept is taken when the request is sent again
             self._forget_coming(found)
 

@@ -38,7 +38,7 @@ from callstream.runtime.early import EarlyRun, EarlyRuns
 from callstream.runtime.log import is_being_cancelled
 from callstream.runtime.ownloop import Work, run_in
 from callstream.runtime.questions import Decision, QuestionRef, Questions
-from callstream.tools import NOT_DONE, UNKNOWN, ClaimedCall, Joined, Reconcile, Streamed, Tool, running_for
+from callstream.tools import NOT_DONE, UNKNOWN, CallClaims, ClaimedCall, Joined, Reconcile, Streamed, Tool, running_for
 
 logger = logging.getLogger("callstream")
 
@@ -338,15 +338,9 @@ def _told(call: Call) -> Any:
         return str(interrupted)
 
 
-class OneCall:
+def only_claim(call: Call, tool: Tool[Any], early: EarlyRun | None = None) -> CallClaims:
     """For a host that knows which call it runs: the tool that it calls is that call's, which may have begun."""
-
-    def __init__(self, call: Call, tool: Tool[Any], early: EarlyRun | None = None) -> None:
-        self._claimed = ClaimedCall(call, early)
-        self._tool = tool
-
-    def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        return self._claimed if self._tool == tool else None
+    return lambda called, args, kwargs: ClaimedCall(call, early) if called == tool else None
 
 
 def _is_equal(value: Any, written: Any, converted: Any) -> bool:

@@ -16,7 +16,7 @@ import base64
 import logging
 import re
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -169,43 +169,45 @@ class KeptBody:
         return ResponseKept(self._request, self._status, self._headers, base64.b64encode(body).decode())
 
 
-class Half(msgspec.Struct, frozen=True):
-    """A response that was cut, and whose provider can be asked for the rest.
+class KeptTurn(msgspec.Struct, eq=False):
+    """A response of the earlier attempts, as far as it came. ``call_ids``: its calls, in order.
 
-    ``answer_id``: under which the provider keeps it. ``checkpoint``: what a request brings that asks for what follows the
-    ``body``.
+    ``request``: the digest of what was asked, ``asked_parts`` of each part of that; None if no model was. ``answer_id``:
+    under which its provider keeps it. ``checkpoint``: what a request brings that asks for what follows the ``body``.
     """
 
+    response_id: str | None = None
+    author: str | None = None
+    attempt: int = 1
+    request: str | None = None
+    asked_parts: dict[str, str] = {}
     answer_id: str | None = None
     checkpoint: str | None = None
-    body: bytes = b""
-
-    @classmethod
-    def of(cls, answer_id: str | None, parts: Sequence[ResponseKept]) -> Half:
-        """``parts``: what was kept at its checkpoints."""
-        token = parts[-1].checkpoint if parts else None
-        return cls(answer_id, token, b"".join(unpack(part.body) for part in parts))
-
-
-class Coming(msgspec.Struct, frozen=True):
-    """A response that is to come. ``half``: of which an earlier attempt has read the beginning."""
-
-    response_id: str
-    half: Half | None = None
-
-
-class KeptTurn(msgspec.Struct, frozen=True):
-    """A response of an earlier attempt. ``call_ids``: its calls, in order."""
-
-    response_id: str
-    author: str | None
-    asked: RequestKept
-    kept: ResponseKept
-    call_ids: tuple[str, ...]
+    is_whole: bool = False
+    status: int = 0
+    headers: dict[str, str] = {}
+    packed: list[str] = []
+    call_ids: list[str] = []
+    message_ids: list[str] = []
 
     @property
     def body(self) -> bytes:
-        return unpack(self.kept.body)
+        return b"".join(map(unpack, self.packed))
+
+    def keep(self, kept: ResponseKept) -> None:
+        """More of it, up to a checkpoint, or all of it. Some wires say more after the end: then all is kept again."""
+        if kept.checkpoint is None:
+            self.is_whole, self.status, self.headers, self.packed = True, kept.status, kept.headers, [kept.body]
+        elif not self.is_whole:
+            self.checkpoint = kept.checkpoint
+            self.packed.append(kept.body)
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """A response that is to come. ``half``: what an earlier attempt has read of it, where its provider may have the rest."""
+
+    response_id: str
+    half: KeptTurn | None = None
 
 
 class Replay:
@@ -228,35 +230,26 @@ class Replay:
         """Steps that have begun and given nothing."""
         self._known: Counter[bytes] = Counter()
         self._is_void: set[str] = set()
-        asked: dict[str, tuple[RequestKept, str | None]] = {}
-        kept: dict[str, ResponseKept] = {}
-        calls: dict[str | None, list[str]] = {}
-        self._messages: dict[str | None, list[str]] = {}
-        named: dict[str, str] = {}
-        checked: dict[str, list[ResponseKept]] = {}
-        again: dict[_Asked, list[tuple[int, str]]] = {}  # the responses to equal requests, with their attempts
+        turns: defaultdict[str | None, KeptTurn] = defaultdict(KeptTurn)
+        again: dict[_Asked, list[KeptTurn]] = {}  # the responses to equal requests
         for record in records:
-            event, response_id = record.event, record.response_id
+            event, turn = record.event, turns[record.response_id]
             match event:
-                case RequestKept(answer_id=str(answer_id)) if response_id is not None:
-                    named[response_id] = answer_id
-                case RequestKept() if response_id is not None:
-                    asked[response_id] = (event, record.author)
-                    equal = again.setdefault((record.author, event.request), [])
+                case RequestKept(answer_id=str(answer_id)):
+                    turn.answer_id = answer_id
+                case RequestKept(request, asked_parts):
+                    turn.response_id, turn.author, turn.attempt = record.response_id, record.author, self.attempt
+                    turn.request, turn.asked_parts = request, asked_parts
+                    equal = again.setdefault((record.author, request), [])
                     # One that an earlier attempt asked for, and that was cut, is asked for again by this.
-                    cut_before = [each for each in equal if each[0] < self.attempt and each[1] not in kept]
-                    again[record.author, event.request] = [
-                        *(each for each in equal if each not in cut_before[:1]),
-                        (self.attempt, response_id),
-                    ]
-                case ResponseKept(checkpoint=str()) if response_id is not None:
-                    checked.setdefault(response_id, []).append(event)
-                case ResponseKept() if response_id is not None:
-                    kept[response_id] = event
+                    cut_before = [each for each in equal if each.attempt < self.attempt and not each.is_whole]
+                    again[record.author, request] = [*(each for each in equal if each not in cut_before[:1]), turn]
+                case ResponseKept():
+                    turn.keep(event)
                 case CallStarted():
-                    calls.setdefault(response_id, []).append(event.call_id)
+                    turn.call_ids.append(event.call_id)
                 case MessageStarted():
-                    self._messages.setdefault(response_id, []).append(event.message_id)
+                    turn.message_ids.append(event.message_id)
                 case CallExecuting():
                     self.rules[event.call_id] = event.replay
                 case CallAwaiting(call_id, Question(metadata=dict(said))) if ASKED_AS in said:
@@ -279,35 +272,23 @@ class Replay:
                     self._is_void |= set(event.void)
                 case _:
                     pass
-        self._turns = [
-            KeptTurn(response_id, author, request, kept[response_id], tuple(calls.get(response_id, ())))
-            for response_id, (request, author) in asked.items()
-            if response_id in kept and not self._is_dropped(response_id)
-        ]
-        cut = [response_id for response_id in asked if response_id not in kept]
-        requests = {(asked[response_id][1], asked[response_id][0].request) for response_id in cut}
+        asked = [turn for turn in turns.values() if turn.request is not None]
+        cut = [turn for turn in asked if not turn.is_whole]
+        made = [turn for turn in turns.values() if turn.request is None]  # by no model
+        self._turns = [turn for turn in asked if turn.is_whole and not self._is_dropped(turn)]
         self._cut = {
-            request: [
-                Half.of(named.get(response_id), checked.get(response_id, ()))
-                for _, response_id in again[request]
-                if response_id not in kept
-            ]
-            for request in requests
+            key: [turn for turn in equal if not turn.is_whole]
+            for key, equal in again.items()
+            if any((turn.author, turn.request) == key for turn in cut)
         }
         """Requests whose responses were cut, and what there is of each, in order."""
-        self.void = tuple(
-            message_id
-            for response_id in cut
-            for message_id in self._messages.get(response_id, ())
-            if message_id not in self._is_void
-        )
+        messages = [message_id for turn in cut for message_id in turn.message_ids]
+        self.void = tuple(message_id for message_id in messages if message_id not in self._is_void)
         """Messages of responses that were cut, and were not void before."""
-        self.void_calls = [call_id for response_id in cut for call_id in calls.get(response_id, ())]
-        self._own = {call_id for call_ids in calls.values() for call_id in call_ids}
-        self._told = [response_id for response_id in self._messages if response_id not in asked]
-        self._reported = [
-            call_id for response_id in calls if response_id not in asked for call_id in calls[response_id]
-        ]
+        self.void_calls = [call_id for turn in cut for call_id in turn.call_ids]
+        self._own = {call_id for turn in turns.values() for call_id in turn.call_ids}
+        self._has_told = any(turn.message_ids for turn in made)
+        self._reported = {call_id for turn in made for call_id in turn.call_ids}
         self.delivered: set[str] = set()
         """The calls of turns that were given back."""
         self.given: set[str] = set()
@@ -317,10 +298,9 @@ class Replay:
         self.begun: set[str] = set()
         """The calls whose tools run again."""
 
-    def _is_dropped(self, response_id: str) -> bool:
+    def _is_dropped(self, turn: KeptTurn) -> bool:
         """Whether an earlier attempt has gone on without the response: all that was shown of it is void."""
-        shown = self._messages.get(response_id)
-        return bool(shown) and self._is_void.issuperset(shown or ())
+        return bool(turn.message_ids) and self._is_void.issuperset(turn.message_ids)
 
     @property
     def run_input(self) -> bytes:
@@ -340,12 +320,12 @@ class Replay:
         """Why the run cannot go on; None if it can. ``calls``: all of the run."""
         if self.input is None:
             return "its input was not kept"
-        if self._told:
+        if self._has_told:
             return "its agent has said something that no model wrote"
         for (name, _), replay in self._running.items():
             if replay != "safe":
                 return f"{name} was running, and nobody can know what it has done"
-        void, reported = set(self.void_calls), set(self._reported)
+        void = set(self.void_calls)
         asked = {unpack(data).decode() for (name, _), data in self.outputs.items() if name.startswith(_QUESTION)}
         for call in calls:
             if call.wire_id in asked:
@@ -355,29 +335,29 @@ class Replay:
                 return f"call {call.call_id} awaits an answer, with which the thread goes on"
             if call.call_id in void and call.state not in _UNTOUCHED and self.rules.get(call.call_id) != "safe":
                 return f"tool {call.name} ran before the model's response was whole"
-            if call.call_id in reported:
+            if call.call_id in self._reported:
                 return f"call {call.call_id} was made by no model"
         return None
 
     def answer(self, digest: Digest, author: str | None, on_divergence: OnDivergence) -> KeptTurn | None:
         """The response to that request; None if it has to be asked for. Raises Diverged if another one was expected."""
         left = [turn for turn in self._turns if turn.author == author]
-        turn = next((turn for turn in left if turn.asked.request == digest.whole), None)
+        turn = next((turn for turn in left if turn.request == digest.whole), None)
         if turn is not None:
             self._turns.remove(turn)
             self.delivered.update(turn.call_ids)
             return turn
         if not left or (author, digest.whole) in self._cut:
             return None
-        path = digest.first_difference(left[0].asked.parts)
+        path = digest.first_difference(left[0].asked_parts)
         if on_divergence == "fail":
             raise Diverged(author, path)
         logger.warning("a request of %s differs from what was asked before, at %s: the model is asked", author, path)
         self._turns = [turn for turn in self._turns if turn.author != author]
-        self.dropped = tuple(message_id for turn in left for message_id in self._messages.get(turn.response_id, ()))
+        self.dropped = tuple(message_id for turn in left for message_id in turn.message_ids)
         return None
 
-    def cut_answer(self, digest: Digest, author: str | None) -> Half | None:
+    def cut_answer(self, digest: Digest, author: str | None) -> KeptTurn | None:
         """What there is of a response to that request that was cut. Each is given once."""
         left = self._cut.get((author, digest.whole))
         return left.pop(0) if left else None

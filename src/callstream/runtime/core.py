@@ -4,6 +4,11 @@ Everything that happens to a run passes ``RunLog.submit``: first the journal, th
 shown that a crash could still lose, and hooks see what the journal has. A run belongs to the event loop that started it.
 Whatever ends it, hooks settle first, and every call of it is final or awaits an answer afterwards.
 
+The end of a run is begun once, by whatever comes first, and is the same for all that ask for it. Why nothing comes after it:
+``is_ending`` is set before the task of the end first runs, and ``record`` refuses from then on. What had passed that check
+is waited for; a call may start in it, so the hooks are closed a second time. By then hooks have settled and progress is
+closed, so what is left to write is the end.
+
 Tools that run before their response has ended stand on ``RunCore``, which knows of them what ``EarlyTools`` says. ``Run`` is
 both together.
 """
@@ -15,7 +20,7 @@ import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any, get_args
@@ -153,7 +158,12 @@ class RunCore(ABC):
         self._feeds = ProgressFeeds(
             self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
         )
-        self._end = RunEnd(self, self._ledger, self._log, self._barrier, self._feeds, self._write)
+        self.is_ending = False
+        """Whether the run has ended, or is being ended."""
+        self.is_left = False
+        """Whether another process is to go on with it. Then it has ended here, and nowhere else."""
+        self._stop_callbacks: list[Callable[[str], object]] = []
+        self._end: asyncio.Task[Exception | None] | None = None
 
     @property
     def callstream(self) -> Any:
@@ -180,19 +190,9 @@ class RunCore(ABC):
         return self._ledger[call_id]
 
     @property
-    def is_ending(self) -> bool:
-        """Whether the run has ended, or is being ended."""
-        return self._end.has_begun
-
-    @property
     def is_elsewhere(self) -> bool:
         """Whether another process has taken the run over, or is to do so: what happens here is no part of it any more."""
-        return self._end.is_left or self._log.is_lost
-
-    @property
-    def is_left(self) -> bool:
-        """Whether another process is to go on with it. Then it has ended here, and nowhere else."""
-        return self._end.is_left
+        return self.is_left or self._log.is_lost
 
     @property
     def seq(self) -> int:
@@ -249,7 +249,7 @@ class RunCore(ABC):
         What an earlier attempt of the run has recorded is not left out: what is submitted comes from new responses.
         What the events bring about, such as hooks, runs in the ``context``: the caller's, unless another is given.
         """
-        if self._end.has_begun:
+        if self.is_ending:
             self.loop.call_soon(then, self._over())
         else:
             then = partial(self._submitted, then)
@@ -332,7 +332,7 @@ class RunCore(ABC):
     def rejection(self, call_id: str) -> CallRejected | RunOver:
         """Why the tool of a call must not run: what was wrong with the call, or else that the run was ended."""
         call = self._ledger[call_id]
-        is_over = self._end.has_begun and not self._barrier.is_refused(call)
+        is_over = self.is_ending and not self._barrier.is_refused(call)
         return self._over() if is_over else self._barrier.rejection(call)
 
     def is_cut(self, call_id: str) -> bool:
@@ -421,28 +421,95 @@ class RunCore(ABC):
 
         Raises the error of a hook that failed the run instead (``fail_run``), as leaving the run's context does.
         """
-        failure = await self._end.wait(Ending.finished())
+        failure = await self._reach(Ending.finished())
         if failure is not None:
             raise failure
 
     async def stop(self, reason: str = "stopped") -> None:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
-        await self._end.wait(Ending.cancelled(reason))
+        await self._reach(Ending.cancelled(reason))
 
     async def end(self, error: BaseException | None) -> None:
         """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it.
 
         Unlike ``finish`` it is silent where a hook fails the run: ``outcome`` says so.
         """
-        await self._end.wait(Ending.by(error))
+        await self._reach(Ending.by(error))
 
     async def hand_over(self) -> bool:
         """Leaves the run as it is for another process. False if none can go on with it; then nothing was done."""
-        if self.keeping is None or self.keeping.is_given_up or self._end.has_begun:
+        if self.keeping is None or self.keeping.is_given_up or self.is_ending:
             return False
-        self._end.leave()
-        await self._end.wait(Ending.finished())
+        self.is_left = True
+        await self._reach(Ending.cancelled("handed over"))
         return True
+
+    def _begin_end(self, ending: Ending) -> None:
+        """Ends the run in that way, unless its end has begun."""
+        if self._end is None:
+            self.is_ending = True
+            self._end = asyncio.ensure_future(self._leave(ending) if self.is_left else self._close(ending))
+
+    async def _reach(self, ending: Ending) -> Exception | None:
+        """Ends the run and waits for it. Returns the error of the hook that made the run fail, if one did."""
+        self._begin_end(ending)
+        assert self._end is not None, "it has begun"
+        # Hooks and early tools end in their own time, which is bounded. If none is running, it is the store that hangs.
+        return await wait_for_result(self._end, while_=lambda: self._barrier.runs_hooks or self.early.is_running)
+
+    async def _leave(self, ending: Ending) -> None:
+        """Ends the work of this process on the run, and not the run."""
+        self._call_back(ending)
+        self.early.abort(ending)
+        await self._write(lambda: ())  # what had passed the check is written
+        self._finish(ending)
+
+    async def _close(self, ending: Ending) -> Exception | None:
+        ending = ending.after(self.handed_over())
+        self._call_back(ending)
+        self.early.abort(ending)
+        await self._feeds.aclose()
+        await self._barrier.close(ending)
+        await self._write(lambda: ())  # when this is its turn, all that had passed the check has been applied
+        self.early.abort(ending)
+        await self._barrier.close(ending)
+        await self.early.close()
+        failure = self._barrier.failure if ending.outcome == "finished" else None
+        if failure is not None:
+            ending = ending.failed_by_hook(failure)
+        try:
+            await self._record_end(ending)
+        except LeaseLost as lost:
+            ending = Ending.failed("interrupted", error=lost)  # the process that took it over has ended it
+            raise
+        except JournalError:
+            self.engine.end_later(self.run_id, partial(self.end_in_journal, ending))
+            raise
+        finally:
+            self._finish(ending)
+        return failure
+
+    async def _record_end(self, ending: Ending) -> None:
+        if not self.is_doubtful:
+            try:
+                await self._write(lambda: ending.events(self._ledger.open_calls()))
+                return
+            except TransitionError:
+                pass  # another run has answered a call that this one was executing: the journal knows
+        await self.end_in_journal(ending)
+
+    def _finish(self, ending: Ending) -> None:
+        self.outcome, self.reason, self.error = ending.outcome, ending.reason, ending.error
+        self.engine.remove_run(self.run_id)
+        self.engine.observers.run_ended(self)
+
+    def _call_back(self, ending: Ending) -> None:
+        callbacks, self._stop_callbacks = self._stop_callbacks, []  # they need not live as long as the run is known
+        for callback in callbacks:
+            try:
+                callback(ending.reason or ending.outcome)
+            except Exception:
+                logger.exception("a callback raised at the end of run %s", self.run_id)
 
     async def end_in_journal(self, ending: Ending) -> None:
         """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
@@ -453,7 +520,8 @@ class RunCore(ABC):
 
         What it raises is logged, and the run ends all the same.
         """
-        return self._end.add_callback(callback)
+        self._stop_callbacks.append(callback)
+        return lambda: self._stop_callbacks.remove(callback) if callback in self._stop_callbacks else None
 
     def on_discard(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, whenever a call is discarded. Returns what takes that back."""
@@ -480,8 +548,6 @@ class RunCore(ABC):
         """Brings the run to where these records, all that the journal has of it, have left it. No hook hears of that."""
         for record in records:
             event = record.event
-            if isinstance(event, MessageReceived):
-                self._answers.keep(event)
             if not isinstance(event, _CALL_EVENTS):
                 continue
             if not isinstance(event, CallStarted) and event.call_id not in self._ledger:
@@ -515,10 +581,10 @@ class RunCore(ABC):
             await submitted(partial(self._log.submit, events, response_id=response_id, author=author))
 
     def _end_at_limit(self, excess: LimitExceeded) -> None:
-        self._end.begin(Ending.by(excess, detail=str(excess)))
+        self._begin_end(Ending.by(excess, detail=str(excess)))
 
     def _check_open(self) -> None:
-        if self._end.has_begun:
+        if self.is_ending:
             raise self._over()
 
     def _over(self) -> RunOver:
@@ -528,7 +594,7 @@ class RunCore(ABC):
         """The call with all its arguments, after its hooks have settled. Raises if its tool must not run."""
         await self.early.settle(call_id)
         call = await self._barrier.ready(call_id)
-        if self._end.has_begun or call.state is CallState.DISCARDED:
+        if self.is_ending or call.state is CallState.DISCARDED:
             raise self.rejection(call_id)
         return call
 
@@ -575,114 +641,3 @@ class RunCore(ABC):
 
     async def _tell_progress(self, call_id: str, data: Any) -> None:
         await self.engine.report_progress(self._ledger[call_id], data, self.on_tool_progress)
-
-
-class RunEnd:
-    """The end of a run: begun once, by whatever comes first, and the same for all that ask for it. ``write`` records events
-    also while the run is being ended.
-
-    Why nothing comes after the end: ``has_begun`` is set before the task of the end first runs, and ``Run.record`` refuses
-    from then on. What had passed that check is waited for; a call may start in it, so the hooks are closed a
-    second time. By then hooks have settled and progress is closed, so what is left to write is the end.
-    """
-
-    def __init__(
-        self,
-        run: RunCore,
-        ledger: Ledger,
-        log: RunLog,
-        barrier: Barrier,
-        feeds: ProgressFeeds,
-        write: Callable[[EventsThen], Awaitable[None]],
-    ) -> None:
-        self.has_begun = False
-        self.is_left = False
-        """Whether the run goes on in another process."""
-        self._run = run
-        self._ledger = ledger
-        self._log = log
-        self._barrier = barrier
-        self._feeds = feeds
-        self._write = write
-        self._callbacks: list[Callable[[str], object]] = []
-        self._task: asyncio.Task[Exception | None] | None = None
-
-    def add_callback(self, callback: Callable[[str], object]) -> Callable[[], None]:
-        """See ``Run.on_stop``."""
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback) if callback in self._callbacks else None
-
-    def begin(self, ending: Ending) -> None:
-        """Ends the run in that way, unless its end has begun."""
-        if self._task is None:
-            self.has_begun = True
-            self._task = asyncio.ensure_future(self._reach(ending))
-
-    async def wait(self, ending: Ending) -> Exception | None:
-        """As ``begin``, and waits for it. Returns the error of the hook that made the run fail, if one did."""
-        self.begin(ending)
-        assert self._task is not None, "it has begun"
-        # Hooks and early tools end in their own time, which is bounded. If none is running, it is the store that hangs.
-        return await wait_for_result(self._task, while_=lambda: self._barrier.runs_hooks or self._run.early.is_running)
-
-    def leave(self) -> None:
-        """Ends the work of this process on the run, and not the run: another one is to go on with it."""
-        if self._task is None:
-            self.has_begun = self.is_left = True
-            self._task = asyncio.ensure_future(self._leave(Ending.cancelled("handed over")))
-
-    async def _leave(self, ending: Ending) -> None:
-        run = self._run
-        self._call_back(ending)
-        run.early.abort(ending)
-        await self._write(lambda: ())  # what had passed the check is written
-        self._finish(ending)
-
-    def _finish(self, ending: Ending) -> None:
-        run = self._run
-        run.outcome, run.reason, run.error = ending.outcome, ending.reason, ending.error
-        run.engine.remove_run(run.run_id)
-        run.engine.observers.run_ended(run)
-
-    def _call_back(self, ending: Ending) -> None:
-        callbacks, self._callbacks = self._callbacks, []  # what they hold need not live as long as the run is known
-        for callback in callbacks:
-            try:
-                callback(ending.reason or ending.outcome)
-            except Exception:
-                logger.exception("a callback raised at the end of run %s", self._run.run_id)
-
-    async def _reach(self, ending: Ending) -> Exception | None:
-        run = self._run
-        ending = ending.after(run.handed_over())
-        self._call_back(ending)
-        run.early.abort(ending)
-        await self._feeds.aclose()
-        await self._barrier.close(ending)
-        await self._write(lambda: ())  # when this is its turn, all that had passed the check has been applied
-        run.early.abort(ending)
-        await self._barrier.close(ending)
-        await run.early.close()
-        failure = self._barrier.failure if ending.outcome == "finished" else None
-        if failure is not None:
-            ending = ending.failed_by_hook(failure)
-        try:
-            await self._record(ending)
-        except LeaseLost as lost:
-            ending = Ending.failed("interrupted", error=lost)  # the process that took it over has ended it
-            raise
-        except JournalError:
-            run.engine.end_later(run.run_id, partial(run.end_in_journal, ending))
-            raise
-        finally:
-            self._finish(ending)
-        return failure
-
-    async def _record(self, ending: Ending) -> None:
-        if not self._log.is_doubtful:
-            try:
-                await self._write(lambda: ending.events(self._ledger.open_calls()))
-                return
-            except TransitionError:
-                pass  # another run has answered a call that this one was executing: the journal knows
-        await self._log.end(ending)

@@ -237,18 +237,6 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether failures of runs are logged here; off where an observer does it."""
 
 
-class _Running(msgspec.Struct, eq=False):
-    run: Run
-    task: asyncio.Task[None]
-    room: ExitStack
-    """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
-    limit: asyncio.TimerHandle | None = None
-    """Of the run's own time, and when it has ended of what its agent still does."""
-    watchers: int = 0
-    leaving: asyncio.TimerHandle | None = None
-    stopping: asyncio.Task[None] | None = None
-
-
 class Driver:
     """Begins runs within the limits, and knows those that it works on. ``seats``: how many there may be."""
 
@@ -256,7 +244,7 @@ class Driver:
         self._engine = engine
         self._settings = settings
         self._seats = seats or Seats()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Working[Run]] = {}
         self._starting = 0
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._stopping: set[asyncio.Task[None]] = set()
@@ -372,8 +360,8 @@ class Driver:
         run.tighten(self._settings.limits)
         work = self._work(started, self._earlier(started))
         task = asyncio.create_task(work, name=f"callstream run {run.run_id}")
-        running = self._running[run.run_id] = _Running(run, task, room)
-        self._engine.working[run.run_id] = Working(run, task, started.turn)
+        running = self._running[run.run_id] = Working(run, task, started.turn, room)
+        self._engine.working[run.run_id] = running
         if seconds is not None:
             running.limit = run.loop.call_later(seconds, self._stop_late, running)
         run.on_stop(lambda reason: self._limit_rest(running))
@@ -406,17 +394,17 @@ class Driver:
             earlier = [] if had_ended else [other for other in earlier if not other.task.done()]
         await started.work()
 
-    def _stop_late(self, running: _Running) -> None:
+    def _stop_late(self, running: Working[Run]) -> None:
         self._begin_stop(running, TimeoutError(f"the run took longer than {self._settings.run_seconds} s"))
 
-    def _limit_rest(self, running: _Running) -> None:
+    def _limit_rest(self, running: Working[Run]) -> None:
         """The run has ended, by itself or by a limit; what its agent still does is lost."""
         if running.limit is not None:
             running.limit.cancel()
         if not running.task.cancelling():
             running.limit = running.run.loop.call_later(_LEFTOVER_SECONDS, running.task.cancel)
 
-    def _release(self, running: _Running) -> None:
+    def _release(self, running: Working[Run]) -> None:
         running.room.close()
         run, task = running.run, running.task
         self._running.pop(run.run_id, None)
@@ -461,7 +449,7 @@ class Driver:
                     assert running.stopping is not None
                     await asyncio.wait({running.stopping})
 
-    def _stop_unwatched(self, running: _Running) -> None:
+    def _stop_unwatched(self, running: Working[Run]) -> None:
         if not running.watchers:
             self._begin_stop(running, self._settings.leave_reason)
 
@@ -478,7 +466,7 @@ class Driver:
         else:
             await self._engine.journal.ask_to_stop(run_id, reason)
 
-    async def _stop(self, running: _Running, reason: str | TimeoutError) -> None:
+    async def _stop(self, running: Working[Run], reason: str | TimeoutError) -> None:
         run, task = running.run, running.task
         try:
             await (run.stop(reason) if isinstance(reason, str) else run.end(reason))
@@ -490,7 +478,7 @@ class Driver:
         if not done:
             logger.error("the agent of run %s is still running after its cancellation", run.run_id, extra=_ids(run))
 
-    def _begin_stop(self, running: _Running, reason: str | TimeoutError) -> None:
+    def _begin_stop(self, running: Working[Run], reason: str | TimeoutError) -> None:
         """Stops a run in a task of its own, once, however often it is asked for."""
         if running.stopping is None:
             name = f"callstream stop {running.run.run_id}"

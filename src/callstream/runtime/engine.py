@@ -15,6 +15,7 @@ import inspect
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from contextlib import ExitStack
 from itertools import takewhile
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
@@ -40,7 +41,6 @@ from callstream.tools import (
     Progress,
     StreamCheck,
     Tool,
-    call_claims,
     check_field,
     check_hook_settings,
     current_progress,
@@ -283,7 +283,7 @@ class Toolbox:
 
         ``typed``: those of them that have their annotated types already. ``run_plain`` runs plain functions.
         """
-        tokens = current_progress.set(progress), typed_arguments.set(typed), call_claims.set(None)
+        tokens = current_progress.set(progress), typed_arguments.set(typed)
         try:
             if isinstance(given, dict):
                 return await _call(made, *_place(made, given), run_plain)
@@ -291,7 +291,6 @@ class Toolbox:
         finally:
             current_progress.reset(tokens[0])
             typed_arguments.reset(tokens[1])
-            call_claims.reset(tokens[2])
 
     async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
         """Calls the application's handler, or the one given. What it raises is logged and changes nothing."""
@@ -428,12 +427,19 @@ class Observers(Generic[RunT]):
         return returned
 
 
-class Working(msgspec.Struct, Generic[RunT], frozen=True):
+class Working(msgspec.Struct, Generic[RunT], eq=False):
     """What works on a run. ``turn``: what no other work may use at the same time; None: nothing."""
 
     run: RunT
     task: asyncio.Task[None]
     turn: Hashable
+    room: ExitStack
+    """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
+    limit: asyncio.TimerHandle | None = None
+    """Of the run's own time, and when it has ended of what its agent still does."""
+    watchers: int = 0
+    leaving: asyncio.TimerHandle | None = None
+    stopping: asyncio.Task[None] | None = None
 
 
 class Engine(Toolbox, Generic[RunT]):

@@ -29,7 +29,7 @@ undone.
 A call whose tool runs early counts as executing if its arguments are whole, and as before that if they are not. A call
 that awaits an answer is not open.
 
-Why every run ends: ``RunEnd`` writes the end once, and whatever keeps the journal from taking it leaves the run to
+Why every run ends: ``RunCore`` writes the end once, and whatever keeps the journal from taking it leaves the run to
 ``Unended``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal where
 the run stands and writes nothing to a run that has ended. A process that dies before that loses its lease, and the next
 sweep ends the run in its place.

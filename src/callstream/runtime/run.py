@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from callstream.calls import HAS_OUTCOME, Call, CallEvent, CallState, Refusal, ToolResult, refusal
+from callstream.calls import HAS_OUTCOME, Call, CallState, Refusal, ToolResult, refusal
 from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, UsageError
 from callstream.events import (
     CallDiscarded,
@@ -36,9 +36,6 @@ from callstream.runtime.questions import Questions
 from callstream.runtime.response import GivenResponse, Response, TextFilter, WithheldRun
 from callstream.tools import CallClaims, Tool, call_claims
 from callstream.wire.transcript import ArgumentText, json_text
-
-_CALL_EVENTS = get_args(CallEvent)
-
 
 _current_run: ContextVar[Run | None] = ContextVar("callstream_run", default=None)
 
@@ -83,9 +80,7 @@ class Run(RunCore):
         self.starts_early = True
         """Whether tools may do that. Not in a run that was not opened, since nothing would wait for them."""
         self._invoking: frozenset[str] = frozenset()
-        self._token: Token[Run | None] | None = None
-        self._claims_token: Token[CallClaims | None] | None = None
-        self._leave: Callable[[], None] | None = None
+        self._entered: tuple[Token[Run | None], Token[CallClaims | None], Callable[[], None]] | None = None
 
     @classmethod
     async def start(
@@ -178,22 +173,20 @@ class Run(RunCore):
     def make_current(self) -> None:
         """Makes this the current run of the calling task, and of those that it starts from now on."""
         _current_run.set(self)
-        call_claims.set(self.claims)
+        call_claims.set(self.claims.find)
 
     def enter(self) -> None:
         """Makes this the current run of the calling task or thread until ``leave``, with the observers around it."""
-        self._token = _current_run.set(self)
-        self._claims_token = call_claims.set(self.claims)
-        self._leave = self.engine.observers.run_entered(self)
+        run, claims = _current_run.set(self), call_claims.set(self.claims.find)
+        self._entered = run, claims, self.engine.observers.run_entered(self)
 
     def leave(self) -> None:
-        if self._token is not None:
+        if self._entered is not None:
+            run, claims, leave = self._entered
             try:
-                _current_run.reset(self._token)
-                if self._claims_token is not None:
-                    call_claims.reset(self._claims_token)
-                if self._leave is not None:
-                    self._leave()
+                _current_run.reset(run)
+                call_claims.reset(claims)
+                leave()
             except ValueError:
                 pass  # A generator may be closed in another context than it began in; the run is not current there.
 

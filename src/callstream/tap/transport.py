@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from callstream.errors import UsageError
 from callstream.runtime import Run
-from callstream.runtime.continuing import Half, KeptTurn
+from callstream.runtime.continuing import KeptTurn
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
 from callstream.tap.body import TappedBody
@@ -243,7 +243,7 @@ class TapTransport:
             kept = await self._tapping.kept(provider, asked, place)
         if isinstance(kept, KeptTurn):
             library = library_of(request)
-            return library.Response(kept.kept.status, headers=kept.kept.headers, stream=library.ByteStream(kept.body))
+            return library.Response(kept.status, headers=kept.headers, stream=library.ByteStream(kept.body))
         exchange = await self._tapping.receive(provider, asked, place)
         exchange = exchange._replace(coming=kept)
         own = self._settings.ask_again
@@ -389,7 +389,7 @@ class TapTransport:
         stated = provider_of(self._settings.wire)
         return stated if request.method == "POST" or stated.is_at(request.url.path, request.method) else None
 
-    async def _take_up(self, errand: _Errand, exchange: Exchange, half: Half) -> Any:
+    async def _take_up(self, errand: _Errand, exchange: Exchange, half: KeptTurn) -> Any:
         """The answer of which an earlier attempt of the run has read the beginning.
 
         The provider may have kept it, or write the rest; else the model is asked again.

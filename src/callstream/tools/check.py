@@ -220,22 +220,19 @@ class Judge:
             self.faults += [fault for fault in faults or () if fault not in self.faults]
 
 
-class _ValueFrame:
+class _ValueFrame(msgspec.Struct, eq=False):
     """One value that is open: what has come of it, and a check for each schema that applies to it."""
 
-    __slots__ = ("checks", "count", "got", "judge", "kind", "length", "names", "path", "seen", "text")
-
-    def __init__(self, judge: Judge, path: Path, kind: str, got: str) -> None:
-        self.judge = judge
-        self.path = path
-        self.kind = kind
-        self.got = got
-        self.names: set[str] = set()
-        self.count = 0
-        self.length = 0
-        self.text: str | None = ""
-        self.seen: set[Any] = set()
-        self.checks: dict[int, _SchemaVerdict] = {}
+    judge: Judge
+    path: Path
+    kind: str
+    got: str
+    names: set[str] = set()
+    count: int = 0
+    length: int = 0
+    text: str | None = ""
+    seen: set[Any] = set()
+    checks: dict[int, _SchemaVerdict] = {}
 
     def check(self, schema: Any, on_verdict: OnVerdict, nested: int = 0) -> _SchemaVerdict:
         """The check of that schema, with one more listener."""
@@ -278,59 +275,48 @@ class _ValueFrame:
                 check.append()
 
 
-class _SchemaVerdict:
+class _SchemaVerdict(msgspec.Struct, eq=False):
     """One schema at one value. ``fits`` is None while that is open."""
 
-    __slots__ = (
-        "_choices",
-        "_contained",
-        "_decided",
-        "_frame",
-        "_is_silent",
-        "_schema",
-        "_subs",
-        "_then",
-        "_types",
-        "faults",
-        "fits",
-        "is_expanding",
-        "listeners",
-        "wants_unique",
-        "watches_text",
-    )
+    frame: _ValueFrame
+    schema: Any
+    fits: bool | None = None
+    faults: list[Fault] = []
+    listeners: list[OnVerdict] = []
+    is_expanding: bool = False
+    is_silent: bool = False
+    is_decided: bool = False
+    watches_text: bool = False
+    contained: int = 0
+    subs: list[_SchemaVerdict] = []
+    then: list[Callable[[], None]] = []
+    types: list[tuple[str, str]] = []
+    choices: list[Any] | None = None
 
-    def __init__(self, frame: _ValueFrame, schema: Any) -> None:
-        self._frame = frame
-        self._schema: dict[str, Any] = schema if isinstance(schema, dict) else {}
-        if frame.judge.outline:
-            known = _OUTLINE if frame.path else _ROOT_OUTLINE
-            self._schema = {word: part for word, part in self._schema.items() if word in known}
-        self.fits: bool | None = None
-        self.faults: list[Fault] = []
-        self.listeners: list[OnVerdict] = []
-        self.is_expanding = False
-        self.wants_unique = self._schema.get("uniqueItems") is True
-        self.watches_text = False
-        self._subs: list[_SchemaVerdict] = []
-        self._then: list[Callable[[], None]] = []
-        self._contained = 0
-        self._decided = False
-        self._is_silent = schema is False
-        if self._schema.get("nullable") is True and frame.kind == "null":
-            self._schema = {}
-        self._types = expected_types(self._schema)
-        self._choices = choices_of(self._schema)
+    def __post_init__(self) -> None:
+        self.is_silent = self.schema is False
+        known = part_map(self.schema)
+        if self.frame.judge.outline:
+            outline = _OUTLINE if self.frame.path else _ROOT_OUTLINE
+            known = {word: part for word, part in known.items() if word in outline}
+        if known.get("nullable") is True and self.frame.kind == "null":
+            known = {}
+        self.schema, self.types, self.choices = known, expected_types(known), choices_of(known)
+
+    @property
+    def wants_unique(self) -> bool:
+        return self.schema.get("uniqueItems") is True
 
     # -- what comes --
 
     def expand(self, nested: int) -> None:
         """Finds the schemas that apply to the same value."""
         self.is_expanding = True
-        schema, frame = self._schema, self._frame
+        schema, frame = self.schema, self.frame
 
         def add(part: Any, on_verdict: OnVerdict) -> _SchemaVerdict:
-            self._subs.append(frame.check(part, on_verdict, nested))
-            return self._subs[-1]
+            self.subs.append(frame.check(part, on_verdict, nested))
+            return self.subs[-1]
 
         if "$ref" in schema:
             add(resolve(frame.judge.root, schema["$ref"]), self._need)
@@ -342,7 +328,7 @@ class _SchemaVerdict:
                 self._expand_choice(branches, word == "oneOf" and not frame.judge.outline, add)
         if "not" in schema:
             excluded = add(schema["not"], _ignore)
-            self._then.append(lambda: self._exclude(excluded))
+            self.then.append(lambda: self._exclude(excluded))
         if "if" in schema:
             self._expand_condition(schema, add)
         self.is_expanding = False
@@ -354,23 +340,23 @@ class _SchemaVerdict:
         has_failed = False
 
         def on_verdict(faults: list[Fault] | None) -> None:
-            if faults is not None and self._frame.judge.eager:
+            if faults is not None and self.frame.judge.eager:
                 tell()
 
         def tell() -> None:
             nonlocal has_failed
             if not has_failed and len(checks) == len(branches) and all(check.fits is False for check in checks):
                 has_failed = True
-                self.fail(*_merge([check.faults for check in checks], self._frame))
+                self.fail(*_merge([check.faults for check in checks], self.frame))
 
         def decide() -> None:
             tell()
             if only_one and sum(check.fits is True for check in checks) > 1:
-                self.fail(Fault(self._frame.path, "what only one of the alternatives allows", self._frame.got))
+                self.fail(Fault(self.frame.path, "what only one of the alternatives allows", self.frame.got))
 
         for branch in branches:
             checks.append(add(branch, on_verdict))
-        self._then.append(decide)
+        self.then.append(decide)
 
     def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], _SchemaVerdict]) -> None:
         """``else`` counts from when ``if`` has failed, ``then`` when it has turned out to fit, at the end."""
@@ -392,45 +378,45 @@ class _SchemaVerdict:
         for word, on_verdict in listeners.items():
             if word in schema:
                 parts[word] = add(schema[word], on_verdict)
-        self._then.append(decide)
+        self.then.append(decide)
 
     def begin(self) -> None:
         """The first character has come: the type is known."""
-        frame = self._frame
-        choices = self._choices
-        if self._is_silent:
+        frame = self.frame
+        choices = self.choices
+        if self.is_silent:
             fault = UnknownArgument if frame.path and isinstance(frame.path[-1], str) else Fault
             self.fail(fault(frame.path, "left out", frame.got))
-        elif self._types and not any(is_of(type_, frame.kind) for type_, _ in self._types):
+        elif self.types and not any(is_of(type_, frame.kind) for type_, _ in self.types):
             self._fail_for_good(self._expected_type(), frame.got)
         elif choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
             self._fail_for_good(alternatives_of(choices), frame.got)
         elif frame.kind == "string":
-            self.watches_text = choices is not None or limit(self._schema, "maxLength") is not None
+            self.watches_text = choices is not None or limit(self.schema, "maxLength") is not None
 
     def begin_child(self, step: str | int, child: _ValueFrame) -> None:
         """A member or an item begins."""
-        if self._is_silent:
+        if self.is_silent:
             return
-        container, unit, _, word = _CONTAINERS[self._frame.kind]
-        most = limit(self._schema, word)
-        if most is not None and self._frame.count == int(most) + 1:
+        container, unit, _, word = _CONTAINERS[self.frame.kind]
+        most = limit(self.schema, word)
+        if most is not None and self.frame.count == int(most) + 1:
             limited = _count(most, unit)
-            self.fail(Fault(self._frame.path, f"{container} of at most {limited}", f"more than {limited}"))
+            self.fail(Fault(self.frame.path, f"{container} of at most {limited}", f"more than {limited}"))
         for part in self._parts_at(step, child.kind):
             child.check(part, self._need_known if part is False and isinstance(step, str) else self._need)
-        if isinstance(step, int) and "contains" in self._schema:
-            child.check(self._schema["contains"], self._on_contained_verdict)
+        if isinstance(step, int) and "contains" in self.schema:
+            child.check(self.schema["contains"], self._on_contained_verdict)
 
     def append(self) -> None:
-        if self._is_silent:
+        if self.is_silent:
             return
-        frame = self._frame
-        most = limit(self._schema, "maxLength")
+        frame = self.frame
+        most = limit(self.schema, "maxLength")
         if most is not None and frame.length > most:
             got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
             self._fail_for_good(f"at most {most:g} characters long", got)
-        elif (choices := self._choices) is not None:
+        elif (choices := self.choices) is not None:
             text = frame.text or ""
             if not any(isinstance(choice, str) and choice.startswith(text) for choice in choices):
                 got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
@@ -440,15 +426,15 @@ class _SchemaVerdict:
 
     def decide(self, value: Any) -> None:
         """The value is whole."""
-        if self._decided:
+        if self.is_decided:
             return
-        self._decided = True
-        for sub in self._subs:
+        self.is_decided = True
+        for sub in self.subs:
             sub.decide(value)
-        if not self._is_silent:
+        if not self.is_silent:
             for found in self._end_faults(value):
                 self.fail(found)
-        for decide in self._then:
+        for decide in self.then:
             decide()
         if self.fits is None:
             self.fits = True
@@ -463,8 +449,8 @@ class _SchemaVerdict:
 
     def _fail_for_good(self, expected: str, got: str) -> None:
         """Nothing else is worth saying of the value."""
-        self._is_silent = True
-        self.fail(Fault(self._frame.path, expected, got))
+        self.is_silent = True
+        self.fail(Fault(self.frame.path, expected, got))
 
     def has_failed_before(self, faults: list[Fault]) -> bool:
         """Whether it had failed when these were found."""
@@ -476,26 +462,26 @@ class _SchemaVerdict:
 
     def _need_known(self, faults: list[Fault] | None) -> None:
         """As ``_need``, of a member that must not be there: the fault names those that may."""
-        known = tuple(part_map(self._schema.get("properties")))
+        known = tuple(part_map(self.schema.get("properties")))
         if faults is not None:
             self.fail(*(msgspec.structs.replace(fault, known=known) for fault in faults))
 
     def _on_contained_verdict(self, faults: list[Fault] | None) -> None:
         if faults is not None:
             return
-        self._contained += 1
-        most = limit(self._schema, "maxContains")
-        if most is not None and self._contained == int(most) + 1:
+        self.contained += 1
+        most = limit(self.schema, "maxContains")
+        if most is not None and self.contained == int(most) + 1:
             self.fail(
-                Fault(self._frame.path, f"an array with at most {most:g} items of that kind", f"more than {most:g}")
+                Fault(self.frame.path, f"an array with at most {most:g} items of that kind", f"more than {most:g}")
             )
 
     def _exclude(self, excluded: _SchemaVerdict) -> None:
         if excluded.fits is True:
-            self.fail(Fault(self._frame.path, "something that the schema does not exclude", self._frame.got))
+            self.fail(Fault(self.frame.path, "something that the schema does not exclude", self.frame.got))
 
     def _parts_at(self, step: str | int, kind: str) -> Iterator[Any]:
-        schema = self._schema
+        schema = self.schema
         if isinstance(step, int):
             prefix = part_list(schema.get("prefixItems"))
             if step < len(prefix):
@@ -505,8 +491,8 @@ class _SchemaVerdict:
             return
         is_named = False
         properties = part_map(schema.get("properties"))
-        judge = self._frame.judge
-        is_left_out = kind == "null" and judge.lenient and not self._frame.path
+        judge = self.frame.judge
+        is_left_out = kind == "null" and judge.lenient and not self.frame.path
         if step in properties:
             is_named = True
             if not (is_left_out and step not in part_list(schema.get("required"))):
@@ -519,14 +505,14 @@ class _SchemaVerdict:
             yield schema["additionalProperties"]
 
     def _end_faults(self, value: Any) -> Iterator[Fault]:
-        schema, frame, choices = self._schema, self._frame, self._choices
+        schema, frame, choices = self.schema, self.frame, self.choices
         if choices is not None and equality_key(value) not in map(equality_key, choices):
             yield Fault(frame.path, alternatives_of(choices), show(value))
             return
         expected: Iterator[str] = iter(())
         match frame.kind:
             case "number":
-                if self._types and not any(is_of(type_, frame.kind, value) for type_, _ in self._types):
+                if self.types and not any(is_of(type_, frame.kind, value) for type_, _ in self.types):
                     yield Fault(frame.path, self._expected_type(), frame.got)
                     return
                 expected = scalar_faults(schema, value)
@@ -542,19 +528,19 @@ class _SchemaVerdict:
             yield Fault(frame.path, words, show(value))
 
     def _expected_type(self) -> str:
-        return " or ".join(words for _, words in self._types)
+        return " or ".join(words for _, words in self.types)
 
     def _too_few_faults(self) -> Iterator[Fault]:
-        container, unit, word, _ = _CONTAINERS[self._frame.kind]
-        least = limit(self._schema, word)
-        if least is not None and self._frame.count < least:
+        container, unit, word, _ = _CONTAINERS[self.frame.kind]
+        least = limit(self.schema, word)
+        if least is not None and self.frame.count < least:
             expected = f"{container} of at least {_count(least, unit)}"
-            yield Fault(self._frame.path, expected, f"one of {_count(self._frame.count, unit)}")
+            yield Fault(self.frame.path, expected, f"one of {_count(self.frame.count, unit)}")
 
     def _missing_faults(self) -> Iterator[Fault]:
-        frame = self._frame
-        names = [name for name in part_list(self._schema.get("required")) if isinstance(name, str)]
-        for name, needed in part_map(self._schema.get("dependentRequired")).items():
+        frame = self.frame
+        names = [name for name in part_list(self.schema.get("required")) if isinstance(name, str)]
+        for name, needed in part_map(self.schema.get("dependentRequired")).items():
             if name in frame.names:
                 names += [each for each in part_list(needed) if isinstance(each, str)]
         for name in dict.fromkeys(names):
@@ -562,13 +548,13 @@ class _SchemaVerdict:
                 yield Fault((*frame.path, name), "a value")
 
     def _contains_faults(self) -> Iterator[Fault]:
-        if "contains" not in self._schema:
+        if "contains" not in self.schema:
             return
-        least = limit(self._schema, "minContains")
+        least = limit(self.schema, "minContains")
         least = 1 if least is None else least
-        if self._contained < least:
+        if self.contained < least:
             yield Fault(
-                self._frame.path, f"an array with at least {least:g} items of one kind", f"one with {self._contained}"
+                self.frame.path, f"an array with at least {least:g} items of one kind", f"one with {self.contained}"
             )
 
 

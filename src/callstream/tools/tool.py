@@ -22,7 +22,6 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
-    Protocol,
     TypeAlias,
     TypeGuard,
     TypeVar,
@@ -157,14 +156,8 @@ class ClaimedCall(NamedTuple):
     joined: Joined | None = None
 
 
-class CallClaims(Protocol):
-    """The calls of a run, for tools that are called in Python."""
-
-    def find(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        """The one that a call of the tool with these arguments means, which is claimed by that; None if there is none."""
-        ...
-
-
+CallClaims: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], ClaimedCall | None]
+"""Finds the model's call that a call of the tool with these arguments means, which is claimed by that; None if none does."""
 call_claims: ContextVar[CallClaims | None] = ContextVar("callstream_call_claims", default=None)
 """Where a tool that is called in this context looks for its call."""
 
@@ -575,8 +568,8 @@ def _made(function: Callable[..., Any], name: str | None, description: str | Non
     arguments = Arguments(tool_name, declared)
 
     def claim(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        claims = call_claims.get()
-        return None if claims is None else claims.find(made, args, kwargs)
+        find = call_claims.get()
+        return None if find is None else find(made, args, kwargs)
 
     made: Any = same_kind(function, _filling(function, hidden, arguments, streamed), claim)
     functools.update_wrapper(made, function)
