@@ -246,16 +246,15 @@ _PATIENCE = 3600.0
 """How long a turn waits for the results of its calls: a person may have to approve of them."""
 
 
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """A run, and how many of its answers are under way."""
 
-    def __init__(self, run: Run, turn_id: str | None, principal: str | None) -> None:
-        self.run = run
-        self.turn_id = turn_id
-        self.principal = principal
-        self.answers = 0
-        self.error: BaseException | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    run: Run
+    turn_id: str | None
+    principal: str | None
+    answers: int = 0
+    error: BaseException | None = None
+    timer: asyncio.TimerHandle | None = None
 
     def has_any(self, wire_ids: Collection[str]) -> bool:
         """Whether any of these calls was made in it."""

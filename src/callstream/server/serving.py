@@ -23,6 +23,7 @@ from starlette.applications import Starlette
 
 from callstream.errors import CallstreamError, MissingExtra
 from callstream.server.streams import CONNECTION, ClientConnection
+from callstream.waits import Alarm
 
 try:
     import uvicorn
@@ -78,7 +79,7 @@ class _Server(uvicorn.Server):
         self._signals = 0
         self._was_interrupted = False
         self._ending: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._adopting: set[asyncio.Task[None]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -87,7 +88,7 @@ class _Server(uvicorn.Server):
         self._was_interrupted |= sig == signal.SIGINT
         if self._signals > 2:
             os._exit(128 + sig)
-        if self._loop is None or not self.started:
+        if not self.started:
             self.should_exit = True
             return
         self._loop.call_soon_threadsafe(self._end if self._signals == 1 else self._hurry)
@@ -108,7 +109,6 @@ class _Server(uvicorn.Server):
 
     def _hurry(self) -> None:
         self._state.driver.hurry()
-        assert self._loop is not None
         self._loop.call_later(_HURRY_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
@@ -126,7 +126,6 @@ class _Server(uvicorn.Server):
             return
         except OSError:
             order, descriptors = b"", []
-        assert self._loop is not None
         if order == _TAKE:
             for descriptor in descriptors:
                 adopting = self._adopt(socket.socket(fileno=descriptor))
@@ -145,7 +144,6 @@ class _Server(uvicorn.Server):
 
     async def _adopt(self, connection: socket.socket) -> None:
         """Serves a connection as uvicorn would one that it has accepted itself."""
-        assert self._loop is not None
         try:
             await self._loop.connect_accepted_socket(
                 lambda: self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -170,7 +168,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
         await super().startup(sockets)
-        if self._control is not None and self._loop is not None:
+        if self._control is not None:
             self._control.setblocking(False)
             self._loop.add_reader(self._control, self._obey, self._control)
             self._beating = asyncio.ensure_future(self._beat(self._control))
@@ -182,7 +180,6 @@ class _Server(uvicorn.Server):
         sys.setswitchinterval(_SWITCH_SECONDS)
 
     async def serve(self, sockets: list[Any] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
         if self._was_interrupted:
             signal.raise_signal(signal.SIGINT)  # the caller gets KeyboardInterrupt, as usual
@@ -190,8 +187,7 @@ class _Server(uvicorn.Server):
 
 def config_for(app: Starlette, **options: Any) -> uvicorn.Config:
     """uvicorn's configuration, with connections that can be cut off; ``options`` are uvicorn's."""
-    options.setdefault("log_level", "warning")
-    options.setdefault("timeout_graceful_shutdown", LINGER_SECONDS)
+    options = {"log_level": "warning", "timeout_graceful_shutdown": LINGER_SECONDS, **options}
     config = uvicorn.Config(app, lifespan="on", server_header=False, **options)
     config.load()
     config.http_protocol_class = _cuttable(config.http_protocol_class)
@@ -266,7 +262,7 @@ class _Worker:
         """Whether connections are for other workers."""
         self._process = process
         self._control = control
-        self._silence: asyncio.TimerHandle | None = None
+        self._silence = Alarm(self._kill_silent)
         self.ended = asyncio.ensure_future(self._wait())
         """Its exit code, when it has ended."""
         control.setblocking(False)
@@ -316,9 +312,7 @@ class _Worker:
         if not self.ready.done():
             logger.info("worker [%d] is ready", self.pid)
             self.ready.set_result(loop.time())
-        if self._silence is not None:
-            self._silence.cancel()
-        self._silence = loop.call_later(_SILENT_SECONDS, self._kill_silent)
+        self._silence.set(loop, _SILENT_SECONDS)
 
     def _kill_silent(self) -> None:
         logger.error("worker [%d] has not responded for %g s; killing it", self.pid, _SILENT_SECONDS)
@@ -326,8 +320,7 @@ class _Worker:
 
     async def _wait(self) -> int:
         code = await self._process.wait()
-        if self._silence is not None:
-            self._silence.cancel()
+        self._silence.stop()
         asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
         if not self.ready.done():

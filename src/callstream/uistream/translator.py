@@ -134,23 +134,20 @@ _ANSWERED_OTHERWISE: Final = ("input_required", "credential_required")
 """Questions that yes or no does not answer: the application answers them with the tool's output."""
 
 
-class _Call:
+class _Call(msgspec.Struct, eq=False):
     """A call of the turn. The runs after its own know only that they answered it."""
 
-    __slots__ = ("about", "is_answered", "is_asked", "is_denied", "is_held", "pieces", "view")
-
-    def __init__(self, view: CallView) -> None:
-        self.view = view
-        self.pieces: list[str] = []
-        """Its arguments so far, as JSON text."""
-        self.is_held = False
-        """Whether it is whole, and the client, whose tool it calls, is told so when its answer is awaited."""
-        self.is_answered = False
-        self.is_asked = False
-        """Whether a person was asked to approve of it."""
-        self.is_denied = False
-        self.about: _Call | None = None
-        """The call that this one, a host's question, asks about. It is shown as a request to approve of that one."""
+    view: CallView
+    pieces: list[str] = []
+    """Its arguments so far, as JSON text."""
+    is_held: bool = False
+    """Whether it is whole, and the client, whose tool it calls, is told so when its answer is awaited."""
+    is_answered: bool = False
+    is_asked: bool = False
+    """Whether a person was asked to approve of it."""
+    is_denied: bool = False
+    about: _Call | None = None
+    """The call that this one, a host's question, asks about. It is shown as a request to approve of that one."""
 
     @property
     def is_awaiting(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Literal, TypeAlias, assert_never
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -355,19 +355,12 @@ _STATE_AFTER: dict[type[Outcome], CallState] = {
 
 
 def _outcome_json(outcome: Outcome | None) -> dict[str, Any]:
-    match outcome:
-        case None:
-            return {}
-        case CallReturned(result=result):
-            return {"state": CallState.COMPLETED, "result": result}
-        case CallFailed(error=error):
-            return {"state": CallState.FAILED, "error": error}
-        case CallDiscarded(reason=reason, detail=detail):
-            return {"state": CallState.DISCARDED, "reason": reason, "detail": detail}
-        case CallReleased():
-            return {"state": CallState.RELEASED}
-        case _:
-            assert_never(outcome)
+    if outcome is None:
+        return {}
+    said = msgspec.structs.asdict(outcome)
+    del said["call_id"]
+    said.pop("message_id", None)
+    return {"state": _STATE_AFTER[type(outcome)], **said}
 
 
 def _json_string(text: str) -> str:
