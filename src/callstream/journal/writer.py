@@ -27,8 +27,8 @@ from callstream.events import (
     RunEvent,
     RunResumed,
 )
-from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, ended_error
-from callstream.journal.rows import RecordColumns, Row, Source, known_events, prepare, whole_completion
+from callstream.journal.plan import Append, Held, Memory, Owned, Plan, ended_error
+from callstream.journal.rows import RecordColumns, Row, known_events, prepare, whole_completion
 
 Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
 """The key of a run, and what gives the records that another writer has appended to it."""
@@ -140,13 +140,8 @@ class Tables(Protocol):
         """Those runs. One that is not there yet comes with a new key, and with epoch 0."""
         ...
 
-    async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
-        """Run key, source and its number."""
-        ...
-
-    async def calls_of(self, run_keys: Sequence[int]) -> Iterable[Held]:
-        """The calls of those runs, in their order."""
-        ...
+    async def fill(self, runs: Mapping[int, Owned]) -> None:
+        """Gives those runs, by key, their sources, and their calls in their order."""
 
     async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]: ...
 
@@ -205,8 +200,8 @@ class Writer:
             plan.add_others(others, named, busy=busy)
         if plan.changed:
             await tables.write(plan)
-        for place, repeat in plan.repeats.items():
-            plan.outcomes[place] = await self._repeated(tables, batch[place], repeat)
+        for place, run in plan.repeats.items():
+            plan.outcomes[place] = await self._repeated(tables, batch[place], run)
         return Committed(plan.outcomes, plan.changed_runs(followed))
 
     async def adopt(
@@ -260,7 +255,7 @@ class Writer:
         orphans = lost[:limit]
         if not orphans:
             return []
-        await _fill(tables, orphans)
+        await tables.fill({run.key: run for run in orphans})
         memory = Memory()
         for run in orphans:
             memory.add(run)
@@ -287,7 +282,7 @@ class Writer:
                     mine.append(run)
             self.memory.add(run)
         if mine:
-            await _fill(tables, mine)
+            await tables.fill({run.key: run for run in mine})
             for run in mine:
                 self.memory.add(run)  # again, now that it has its calls
 
@@ -321,12 +316,13 @@ class Writer:
                     live[key].last_seq, live[key].last_ms = seq, ms
         return runs
 
-    async def _repeated(self, tables: Tables, append: Append, repeat: Repeat) -> int | CallstreamError:
+    async def _repeated(self, tables: Tables, append: Append, run: Owned) -> int | CallstreamError:
         """The outcome of an append that seems to be there already.
 
         Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
         """
-        run, first, last = repeat.run, repeat.first, repeat.last
+        believed = append.believed or 0
+        first, last = believed + 1, believed + len(append.rows)
         stored = await tables.stored(run.key, first, last)
         if self.log is not None and stored is not None and not stored:
             rows = await self.log.read(run.key, run.writer, first - 1, last - first + 1)
@@ -339,14 +335,6 @@ class Writer:
             f"records {first} to {last} of run {append.run_id!r} are not those of this append: "
             "two tasks write to the run with the same numbers"
         )
-
-
-async def _fill(tables: Tables, runs: Sequence[Owned]) -> None:
-    by_key = {run.key: run for run in runs}
-    for key, source, number in await tables.sources_of(list(by_key)):
-        by_key[key].sources[source] = number
-    for held in await tables.calls_of(list(by_key)):
-        by_key[held.run_key].calls[held.call_id] = held
 
 
 async def _events_of(tables: Tables, run_keys: Sequence[int]) -> dict[int, list[RunEvent]]:
