@@ -287,7 +287,8 @@ class Followers:
 
     def push(self, changed: Mapping[str, Sequence[Record]]) -> None:
         """Gives the followers of those runs their new records. Those of a run without any read."""
-        _deliver(self.news(changed))
+        for loop, pushed in self.news(changed).items():
+            call_in(loop, _push_all, pushed)
 
     def wake(self, run_ids: Iterable[str]) -> None:
         """Has the followers of those runs read."""
@@ -307,23 +308,27 @@ class Followers:
         return self._is_closed
 
 
-async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Record]:
-    """The records that are there."""
+async def pages(read_page: ReadPage, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+    """The records that are there, a page at a time."""
     place = _Place(read_page, run_id, after)
-    while True:
+    has_ended, has_more = False, True
+    while has_more and not has_ended:
         records, has_ended, has_more = await place.page()
-        for record in records:
-            yield record
-        if has_ended or not has_more:
-            return
+        if records:
+            yield records
 
 
-async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
-    """The records that are there and those that come, to the run's last."""
-    async with aclosing(batches(read_page, followers, run_id, after)) as found:
+async def each(found: AsyncGenerator[Sequence[Record], None]) -> AsyncIterator[Record]:
+    """Record by record what comes many at a time."""
+    async with aclosing(found):
         async for records in found:
             for record in records:
                 yield record
+
+
+def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
+    """The records that are there and those that come, to the run's last."""
+    return each(batches(read_page, followers, run_id, after))
 
 
 async def batches(
@@ -369,11 +374,6 @@ def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *a
     except RuntimeError:
         if not loop.is_closed():
             raise
-
-
-def _deliver(news: News) -> None:
-    for loop, pushed in news.items():
-        call_in(loop, _push_all, pushed)
 
 
 def _push_all(pushed: Iterable[Pushed]) -> None:

@@ -450,8 +450,9 @@ class MemoryStore:
             owned.sources.update({source: number for number, source in run.sources.items()})
             owned.calls.update({call.row.call_id: _held(call) for call in run.calls})
 
-    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]:
-        return [_held(self._tables.calls[call_id]) for call_id in call_ids if call_id in self._tables.calls]
+    async def held_calls(self, call_ids: Sequence[str]) -> Mapping[str, Held]:
+        calls = self._tables.calls
+        return {call_id: _held(calls[call_id]) for call_id in call_ids if call_id in calls}
 
     async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
         active = [run.row for run in self._tables.runs.values() if run.exclusive and run.row.outcome is None]
@@ -548,7 +549,7 @@ class MemoryStore:
             last = row.args_seq or run.row.last_seq
             lines = [line for line in run.lines(row.first_seq, last) if line.call == row.number or line.seq == last]
             rows = [(line.seq, line.kind, line.body) for line in lines]
-            return CallLog(call.call(), run.key, row.number, row.first_seq, rows)
+            return CallLog(call.call(), row.number, row.first_seq, rows)
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         with self._lock:

@@ -378,17 +378,13 @@ def _body(kind: int, text: str) -> tuple[int, str]:
     return (kind, text) if _plain(text) else (kind | ESCAPED, json.dumps(text))
 
 
-def _without_args(event: RunEvent) -> RunEvent:
-    return CallCompleted(event.call_id) if type(event) is CallCompleted else event
-
-
 def _readable(event: RunEvent) -> tuple[int, str]:
     """Kind and body of an event that is no piece.
 
     It is read back at once: structs do not check what they are made with, and one record that cannot be read would make
     its whole run unreadable.
     """
-    kind, body = _json(_without_args(event))
+    kind, body = _json(CallCompleted(event.call_id) if type(event) is CallCompleted else event)  # pieces are its text
     try:
         event_of(kind, body, None, None)
     except msgspec.ValidationError as error:

@@ -143,7 +143,7 @@ class Tables(Protocol):
     async def fill(self, runs: Mapping[int, Owned]) -> None:
         """Gives those runs, by key, their sources, and their calls in their order."""
 
-    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]: ...
+    async def held_calls(self, call_ids: Sequence[str]) -> Mapping[str, Held]: ...
 
     async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
         """The exclusive run that each of those threads has now, if it has one."""
@@ -195,7 +195,7 @@ class Writer:
             rest = [batch[place] for place in others]
             await self._load(tables, rest)
             calls, threads = self.memory.unknown_calls(rest), self.memory.exclusive_threads(rest)
-            named = {held.call_id: held for held in await tables.held_calls(calls)} if calls else {}
+            named = await tables.held_calls(calls) if calls else {}
             busy = await tables.exclusive_runs(threads) if threads else {}
             plan.add_others(others, named, busy=busy)
         if plan.changed:
@@ -259,10 +259,17 @@ class Writer:
         memory = Memory()
         for run in orphans:
             memory.add(run)
-        resumed = await _resumed(tables, memory, events)
-        appends = [Append(run.run_id, closing(run, resumed[run.key])) for run in orphans]
+        # Calls of other runs that each of them was executing. They close their own, and each other's.
+        left = {
+            run.key: [name for name in left_executing(events[run.key]) if name not in memory.calls] for run in orphans
+        }
+        names = [name for names in left.values() for name in names]
+        named = await tables.held_calls(names) if names else {}
+        appends = [
+            Append(run.run_id, closing(run, [named[name] for name in left[run.key] if name in named]))
+            for run in orphans
+        ]
         plan = Plan(appends, memory, now)
-        named = {held.call_id: held for calls in resumed.values() for held in calls}
         plan.add_others(range(len(appends)), named, taker=self.name)
         await self._settle(tables, orphans)
         await tables.write(plan)
@@ -343,17 +350,6 @@ async def _events_of(tables: Tables, run_keys: Sequence[int]) -> dict[int, list[
     for key, kind, body in await tables.events_of(run_keys) if run_keys else ():
         rows[key].append((kind, body))
     return {key: list(known_events(found)) for key, found in rows.items()}
-
-
-async def _resumed(
-    tables: Tables, memory: Memory, events: Mapping[int, Sequence[RunEvent]]
-) -> Mapping[int, Sequence[Held]]:
-    """The calls of other runs that each of those runs was executing. They close their own, and each other's."""
-    keys = [run.key for run in memory.runs.values()]
-    names = {key: [call_id for call_id in left_executing(events[key]) if call_id not in memory.calls] for key in keys}
-    wanted = [call_id for call_ids in names.values() for call_id in call_ids]
-    found = {held.call_id: held for held in await tables.held_calls(wanted)} if wanted else {}
-    return {key: [found[call_id] for call_id in call_ids if call_id in found] for key, call_ids in names.items()}
 
 
 def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:

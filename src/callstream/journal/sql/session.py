@@ -76,8 +76,8 @@ class Session(ABC):
         for row in await self.rows("load_run_calls", run_keys=list(runs)):
             runs[row[1]].calls[row[0]] = _held(row)
 
-    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]:
-        return map(_held, await self.rows("load_call", call_ids=call_ids))
+    async def held_calls(self, call_ids: Sequence[str]) -> Mapping[str, Held]:
+        return {row[0]: _held(row) for row in await self.rows("load_call", call_ids=call_ids)}
 
     async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
         return dict(await self.rows("busy_threads", thread_ids=thread_ids))
