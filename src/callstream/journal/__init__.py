@@ -54,22 +54,15 @@ def open_journal(url: str, **settings: Any) -> Journal:
             from callstream.journal.sqlite import SqliteStore, sqlite_path
 
             path, options = sqlite_path(url)
-            file = SqliteStore(
-                path,
-                durability=durability or options.get("durability", "process"),  # type: ignore[arg-type]  # checked
-                busy_seconds=min(0.25, common.retry_seconds),  # the journal tries again
-                lease_ttl=common.lease_ttl,
-                migrate=common.migrate,
-            )
+            durability = durability or options.get("durability", "process")
+            file = SqliteStore(path, durability, common)  # type: ignore[arg-type]  # checked
             return Journal(file, common)
         case "postgresql" | "postgres":
             try:
                 from callstream.journal.postgres import PostgresStore, address
             except ModuleNotFoundError as error:
                 raise MissingExtra("a PostgreSQL journal needs asyncpg", "postgres", error) from error
-            store = PostgresStore(
-                address(url), patience=common.retry_seconds, lease_ttl=common.lease_ttl, migrate=common.migrate
-            )
+            store = PostgresStore(address(url), common)
             return Journal(_with_log(store, log_options, common) if log_options else store, common)
         case _:  # the rest of the URL may hold a password
             raise UsageError(

@@ -16,13 +16,12 @@ JOURNAL_FILE: Final = "CALLSTREAM_JOURNAL_FILE"
 ARCHIVE: Final = "CALLSTREAM_ARCHIVE"
 
 
-def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
+def journal_url(environment: Mapping[str, str] = os.environ) -> str | None:
     """The journal's URL, which may hold a password: from CALLSTREAM_JOURNAL, or the file that CALLSTREAM_JOURNAL_FILE
     names (a mounted secret). None if neither is set; an empty file name counts as not set.
     Errors do not repeat the URL.
     """
-    found = os.environ if environment is None else environment
-    url, path = found.get(JOURNAL), found.get(JOURNAL_FILE, "").strip()
+    url, path = environment.get(JOURNAL), environment.get(JOURNAL_FILE, "").strip()
     if url and url.strip() and path:
         raise UsageError(f"expected {JOURNAL} or {JOURNAL_FILE}, not both")
     name = JOURNAL
@@ -42,7 +41,6 @@ def journal_url(environment: Mapping[str, str] | None = None) -> str | None:
     return url
 
 
-def archive_address(environment: Mapping[str, str] | None = None) -> str | None:
+def archive_address(environment: Mapping[str, str] = os.environ) -> str | None:
     """Where the journal's archive is, from CALLSTREAM_ARCHIVE; None if that is not set."""
-    found = os.environ if environment is None else environment
-    return found.get(ARCHIVE, "").strip() or None
+    return environment.get(ARCHIVE, "").strip() or None

@@ -62,13 +62,13 @@ Push: TypeAlias = Callable[[Sequence[Record]], bool]
 class _Place:
     """How far one reader of a run is, and how much of each text it has had."""
 
-    __slots__ = ("_asked_for", "_had", "_limit", "_read_page", "_run_id", "after", "has_read")
+    __slots__ = ("_asked_for", "_had", "_limit", "_read_page", "after", "has_read", "run_id")
 
     def __init__(self, read_page: ReadPage, run_id: str, after: int) -> None:
+        self.run_id = run_id
         self.after = after = check_place(after)
         self.has_read = False
         self._read_page = read_page
-        self._run_id = run_id
         self._asked_for = after
         self._had: dict[tuple[type, str], int] = {}
         self._limit = PAGE
@@ -76,13 +76,13 @@ class _Place:
     async def page(self) -> tuple[Sequence[Record], bool, bool]:
         """What comes next in the store, whether the run ends with it, and whether there is more already."""
         limit = self._limit
-        page = await self._read_page(self._run_id, self.after, limit, not self.has_read)
+        page = await self._read_page(self.run_id, self.after, limit, not self.has_read)
         if page is None:
             if self.has_read:
-                raise JournalError(f"run {self._run_id!r} was erased while it was being read")
-            raise UsageError(f"the journal has no run {self._run_id!r}")
+                raise JournalError(f"run {self.run_id!r} was erased while it was being read")
+            raise UsageError(f"the journal has no run {self.run_id!r}")
         if isinstance(page, Folded):
-            raise Compacted(self._run_id, self.after, page.first, page.last)
+            raise Compacted(self.run_id, self.after, page.first, page.last)
         return self.advance(page.records), page.ended, len(page.records) >= limit
 
     def advance(self, records: Sequence[Record]) -> Sequence[Record]:
@@ -110,7 +110,7 @@ class _Place:
         event, first = record.event, record.first_seq or record.seq
         assert isinstance(event, ArgsAppended | TextAppended | ReasoningAppended)
         if first <= self._asked_for:
-            raise Compacted(self._run_id, self._asked_for, first, record.seq)  # how much came before is not known
+            raise Compacted(self.run_id, self._asked_for, first, record.seq)  # how much came before is not known
         had = self._had.get(_text_key(event), 0)
         if not had:
             return record
@@ -128,30 +128,16 @@ def _text_key(event: ArgsAppended | TextAppended | ReasoningAppended) -> tuple[t
     return type(event), event.call_id if isinstance(event, ArgsAppended) else event.message_id
 
 
-class Follower:
+class Follower(_Place):
     """One reader of a run that waits for more. It belongs to one event loop; see ``call_in``."""
 
-    __slots__ = (
-        "_buffer",
-        "_characters",
-        "_error",
-        "_is_closed",
-        "_is_waiting",
-        "_news",
-        "_place",
-        "_push",
-        "is_behind",
-        "loop",
-        "run_id",
-    )  # fmt: skip
+    __slots__ = ("_buffer", "_characters", "_error", "_is_waiting", "_news", "_push", "is_behind", "loop")
 
     def __init__(self, read_page: ReadPage, run_id: str, after: int = 0, push: Push | None = None) -> None:
-        self.run_id = run_id
+        super().__init__(read_page, run_id, after)
         self.loop = asyncio.get_running_loop()
-        self._is_closed = False
         self.is_behind = True
         """Whether it has to read: there may be records after its place that are not in its buffer."""
-        self._place = _Place(read_page, run_id, after)
         self._push = push
         self._buffer: list[Record] = []
         self._characters = 0
@@ -159,18 +145,12 @@ class Follower:
         self._error: Exception | None = None
         self._news = Flag()
 
-    def close(self) -> None:
-        self._is_closed = True
-
-    def is_closed(self) -> bool:
-        return self._is_closed
-
     def push(self, records: Sequence[Record], *, at_once: bool = True) -> None:
         """What was committed of the run, in order; without records, that something was. In the follower's own loop.
 
         ``at_once``: whether the reader may be given them here, if it waits.
         """
-        if records and records[-1].seq <= self._place.after:
+        if records and records[-1].seq <= self.after:
             return  # read already
         if at_once and self._is_waiting and records and self._hand_on(records):
             return
@@ -180,11 +160,11 @@ class Follower:
 
     def _hand_on(self, records: Sequence[Record]) -> bool:
         """Whether the reader has accepted them. A run's end is for its task."""
-        if self._push is None or self._is_closed or type(records[-1].event) is RunEnded:
+        if self._push is None or type(records[-1].event) is RunEnded:
             return False
-        if records[0].seq != self._place.after + 1:
+        if records[0].seq != self.after + 1:
             records = self._unread(records)
-            if records[0].seq != self._place.after + 1:
+            if records[0].seq != self.after + 1:
                 return False
         try:
             is_accepted = self._push(records)
@@ -192,7 +172,7 @@ class Follower:
             self._error = error
             return False
         if is_accepted:
-            self._place.advance(records)
+            self.advance(records)
         return is_accepted
 
     def _keep(self, records: Sequence[Record]) -> None:
@@ -215,7 +195,7 @@ class Follower:
         self._buffer, self._characters = [], 0
 
     def _unread(self, records: Sequence[Record]) -> Sequence[Record]:
-        read = self._place.after + 1 - records[0].seq
+        read = self.after + 1 - records[0].seq
         return records[read:] if read > 0 else records
 
     def pop(self) -> Sequence[Record]:
@@ -223,22 +203,18 @@ class Follower:
         if not self._buffer:
             return ()
         records = self._unread(self._buffer)
-        if records and records[0].seq != self._place.after + 1:
+        if records and records[0].seq != self.after + 1:
             self.is_behind = True
             return ()
         self._empty()
-        return self._place.advance(records)
+        return self.advance(records)
 
     async def read(self) -> tuple[Sequence[Record], bool]:
         """The next page of the store, and whether the run ends with it. What is committed meanwhile is kept."""
         self.is_behind = False
-        records, has_ended, has_more = await self._place.page()
+        records, has_ended, has_more = await self.page()
         self.is_behind |= has_more
         return records, has_ended
-
-    @property
-    def has_read(self) -> bool:
-        return self._place.has_read
 
     async def wait(self) -> None:
         """Waits for what is pushed."""
@@ -263,7 +239,7 @@ class Followers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_run: dict[str, set[Follower]] = {}
-        self._closed = False
+        self._is_closed = False
         self.error: JournalError | None = None
         self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -280,8 +256,6 @@ class Followers:
 
     def add(self, follower: Follower) -> None:
         with self._lock:
-            if self._closed:
-                follower.close()
             self._by_run.setdefault(follower.run_id, set()).add(follower)
             watcher = self._watcher if len(self._by_run) == 1 else None
         if watcher is not None:
@@ -313,7 +287,8 @@ class Followers:
 
     def push(self, changed: Mapping[str, Sequence[Record]]) -> None:
         """Gives the followers of those runs their new records. Those of a run without any read."""
-        _deliver(self.news(changed))
+        for loop, pushed in self.news(changed).items():
+            call_in(loop, _push_all, pushed)
 
     def wake(self, run_ids: Iterable[str]) -> None:
         """Has the followers of those runs read."""
@@ -325,31 +300,35 @@ class Followers:
     def close(self, error: JournalError | None = None) -> None:
         """Ends all followers: they stop as if the run had ended, or raise the error."""
         with self._lock:
-            self._closed = True
+            self._is_closed = True
             self.error = error
-            for followers in self._by_run.values():
-                for follower in followers:
-                    follower.close()
         self.wake_all()
 
+    def is_closed(self) -> bool:
+        return self._is_closed
 
-async def read(read_page: ReadPage, run_id: str, after: int) -> AsyncIterator[Record]:
-    """The records that are there."""
+
+async def pages(read_page: ReadPage, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
+    """The records that are there, a page at a time."""
     place = _Place(read_page, run_id, after)
-    while True:
+    has_ended, has_more = False, True
+    while has_more and not has_ended:
         records, has_ended, has_more = await place.page()
-        for record in records:
-            yield record
-        if has_ended or not has_more:
-            return
+        if records:
+            yield records
 
 
-async def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
-    """The records that are there and those that come, to the run's last."""
-    async with aclosing(batches(read_page, followers, run_id, after)) as found:
+async def each(found: AsyncGenerator[Sequence[Record], None]) -> AsyncIterator[Record]:
+    """Record by record what comes many at a time."""
+    async with aclosing(found):
         async for records in found:
             for record in records:
                 yield record
+
+
+def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
+    """The records that are there and those that come, to the run's last."""
+    return each(batches(read_page, followers, run_id, after))
 
 
 async def batches(
@@ -362,16 +341,16 @@ async def batches(
     follower = Follower(read_page, run_id, after, push)
     followers.add(follower)
     try:
-        if follower.is_closed():
+        if followers.is_closed():
             raise followers.error or UsageError("the journal is closed")
-        while not follower.is_closed():
+        while not followers.is_closed():
             if records := follower.pop():
                 has_ended = isinstance(records[-1].event, RunEnded)
             elif follower.is_behind:
                 try:
                     records, has_ended = await follower.read()
                 except UsageError:
-                    if follower.is_closed() and follower.has_read:
+                    if followers.is_closed() and follower.has_read:
                         break
                     raise
             else:
@@ -395,11 +374,6 @@ def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *a
     except RuntimeError:
         if not loop.is_closed():
             raise
-
-
-def _deliver(news: News) -> None:
-    for loop, pushed in news.items():
-        call_in(loop, _push_all, pushed)
 
 
 def _push_all(pushed: Iterable[Pushed]) -> None:

@@ -27,8 +27,6 @@ from callstream.journal.whole import RunSize, WholeRun
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
 
-_GO_ON_SECONDS = 3600.0
-
 Redact: TypeAlias = Callable[[RunEvent], RunEvent]
 
 
@@ -43,9 +41,12 @@ class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
 
     compact_after: float | None = 60.0
     sweep_every: float | None = 10.0
-    go_on_within: float = _GO_ON_SECONDS
+    go_on_within: float = 3600.0
     archive_after: float | None = 30 * 86400.0
     retain: float | None = None
+
+
+_NO_DUTIES = Housekeeping(compact_after=None, sweep_every=None, archive_after=None)
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,14 +98,14 @@ class Housekeeper:
         self._archive = archive
         self._followers = followers
         self._patience = settings.retry_seconds
-        self._duties = settings.housekeeping
+        self._duties = settings.housekeeping or _NO_DUTIES
 
     @property
     def period(self) -> float | None:
         """How often to look whether there is anything to do; None for never."""
         duties = self._duties
-        spans = [duties.sweep_every, duties.compact_after, duties.retain] if duties is not None else []
-        if duties is not None and self._archive.is_named:
+        spans = [duties.sweep_every, duties.compact_after, duties.retain]
+        if self._archive.is_named:
             spans.append(duties.archive_after)
         periods = [seconds for seconds in spans if seconds is not None]
         return max(0.05, min(periods)) if periods else None
@@ -124,8 +125,6 @@ class Housekeeper:
 
     async def do_duties(self, *, may_sweep: bool = True) -> None:
         duties = self._duties
-        if duties is None:
-            return
         if may_sweep and duties.sweep_every is not None:
             await self.sweep()
         if duties.compact_after is not None:
@@ -143,7 +142,7 @@ class Housekeeper:
 
     async def compact_own(self) -> None:
         """What this process compacts itself, whether or not it has the duties."""
-        if self._duties is not None and self._duties.compact_after is not None:
+        if self._duties.compact_after is not None:
             await self._compact_all(await self._store.own_due(self._duties.compact_after))
 
     async def _compact_all(self, run_ids: list[str]) -> None:
@@ -156,8 +155,7 @@ class Housekeeper:
 
     async def sweep(self) -> list[str]:
         swept: list[str] = []
-        patience = _GO_ON_SECONDS if self._duties is None else self._duties.go_on_within
-        while found := await self.patiently(self._store.sweep, _SWEEP_LIMIT, patience):
+        while found := await self.patiently(self._store.sweep, _SWEEP_LIMIT, self._duties.go_on_within):
             swept += found
             _log_swept(found)
             self._followers.wake(found)
@@ -215,10 +213,9 @@ class Housekeeper:
 
 
 def _log_swept(run_ids: list[str]) -> None:
-    if run_ids:
-        named = ", ".join(run_ids[:_NAMED_RUNS])
-        more = f" and {len(run_ids) - _NAMED_RUNS} more" if len(run_ids) > _NAMED_RUNS else ""
-        _log.warning("ended as interrupted, because the lease of their process has run out: %s%s", named, more)
+    named = ", ".join(run_ids[:_NAMED_RUNS])
+    more = f" and {len(run_ids) - _NAMED_RUNS} more" if len(run_ids) > _NAMED_RUNS else ""
+    _log.warning("ended as interrupted, because the lease of their process has run out: %s%s", named, more)
 
 
 _PASSES = 3

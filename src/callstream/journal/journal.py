@@ -251,7 +251,7 @@ class Journal:
         UsageError if there is no such run, since one that is not there yet cannot be distinguished from a typo.
         Compacted if the number lies inside a folded range.
         """
-        return following.read(self._page, run_id, after)
+        return following.each(following.pages(self._page, run_id, after))
 
     async def read_whole(self, run_ids: Sequence[str], *, merged: bool = False) -> list[Record]:
         """All records of several short runs with one question to the store, run after run in that order.
@@ -434,7 +434,7 @@ async def _long(journal: Journal, row: RunRow) -> AsyncGenerator[Sequence[Record
     """
     after = 0
     rest: list[Record] = []
-    pages = _pages(journal, row.run_id) if row.outcome is None else journal.batches(row.run_id)
+    pages = following.pages(journal._page, row.run_id) if row.outcome is None else journal.batches(row.run_id)
     async with aclosing(pages):
         async for records in pages:
             if rest or records[-1].seq != after + len(records):
@@ -445,15 +445,3 @@ async def _long(journal: Journal, row: RunRow) -> AsyncGenerator[Sequence[Record
     ordered = in_order(rest)
     for start in range(0, len(ordered), _AT_ONCE):
         yield ordered[start : start + _AT_ONCE]
-
-
-async def _pages(journal: Journal, run_id: str) -> AsyncGenerator[Sequence[Record], None]:
-    """What there is now of a run that has not ended."""
-    page: list[Record] = []
-    async for record in journal.read(run_id):
-        page.append(record)
-        if len(page) == _AT_ONCE:
-            yield page
-            page = []
-    if page:
-        yield page

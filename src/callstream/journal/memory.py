@@ -20,7 +20,7 @@ import msgspec
 from callstream.calls import Call, CallState
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
-from callstream.journal.plan import Append, Held, Owned, Plan, RunChange
+from callstream.journal.plan import Append, Held, Owned, Plan
 from callstream.journal.rows import (
     NOWHERE,
     Kind,
@@ -51,8 +51,8 @@ from callstream.journal.whole import (
     WholeCall,
     WholeRecord,
     WholeRun,
-    folded_rows,
     plan_of,
+    stored_rows,
 )
 from callstream.journal.writer import Committed, Writer
 
@@ -401,10 +401,10 @@ class MemoryStore:
             for run in [tables.keys[key] for key in keys if key in tables.keys]:
                 self._delete(run)
             await self.write(plan_of(runs))
-            for key, rows in folded_rows(runs).items():
-                tables.keys[key].log, tables.keys[key].compacted = rows, True
             for whole in runs:
                 run = tables.keys[whole.key]
+                if whole.compacted:
+                    run.log, run.compacted = stored_rows(whole), True
                 run.row = msgspec.structs.replace(run.row, attempt=whole.attempt)
             # Runs are listed in the order in which they are here.
             tables.runs = dict(sorted(tables.runs.items(), key=lambda item: item[1].key))
@@ -444,15 +444,15 @@ class MemoryStore:
         self._tables.last_key += 1
         return Owned(run_id, self._tables.last_key)
 
-    async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
-        runs = [self._tables.keys[key] for key in run_keys]
-        return [(run.key, source, number) for run in runs for number, source in run.sources.items()]
+    async def fill(self, runs: Mapping[int, Owned]) -> None:
+        for key, owned in runs.items():
+            run = self._tables.keys[key]
+            owned.sources.update({source: number for number, source in run.sources.items()})
+            owned.calls.update({call.row.call_id: _held(call) for call in run.calls})
 
-    async def calls_of(self, run_keys: Sequence[int]) -> Iterable[Held]:
-        return [_held(call) for key in run_keys for call in self._tables.keys[key].calls]
-
-    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]:
-        return [_held(self._tables.calls[call_id]) for call_id in call_ids if call_id in self._tables.calls]
+    async def held_calls(self, call_ids: Sequence[str]) -> Mapping[str, Held]:
+        calls = self._tables.calls
+        return {call_id: _held(calls[call_id]) for call_id in call_ids if call_id in calls}
 
     async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
         active = [run.row for run in self._tables.runs.values() if run.exclusive and run.row.outcome is None]
@@ -476,7 +476,9 @@ class MemoryStore:
         tables = self._tables
         for change in plan.runs.values():
             if change.is_new:
-                run = _MemoryRun(change.key, _new_row(change), change.writer, change.epoch, change.exclusive)
+                thread_id = change.thread_id or change.run_id
+                row = RunRow(change.run_id, thread_id, change.principal, None, None, change.started_at, None, 0)
+                run = _MemoryRun(change.key, row, change.writer, change.epoch, change.exclusive)
                 tables.runs[change.run_id] = tables.keys[change.key] = run
         for key, number, *source in plan.sources:
             tables.keys[key].sources[number] = Source(*source)
@@ -485,7 +487,13 @@ class MemoryStore:
             message_id = run.sources[number].message_id
             run.log.append(Stored(seq, at_ms, number, call_number, kind, body, message_id))
         for owned in plan.changed:
-            self._end(tables.keys[owned.key], plan.runs.get(owned), owned.last_seq)
+            run, end = tables.keys[owned.key], plan.runs.get(owned)
+            run.row = msgspec.structs.replace(run.row, last_seq=owned.last_seq)
+            if end is not None and end.outcome is not None:
+                run.writer, run.epoch = end.writer, end.epoch
+                run.row = msgspec.structs.replace(
+                    run.row, outcome=end.outcome, reason=end.reason, ended_at=end.ended_at
+                )
         for call_id, news in plan.calls.items():
             columns = {name: getattr(news, name) for name in WholeCall._fields}
             if news.old_state is None:
@@ -507,16 +515,6 @@ class MemoryStore:
                 line = Stored(seq, at_ms, number, call, kind, body, run.sources[number].message_id)
                 insort(run.log, line, key=seq_of)
                 run.row = msgspec.structs.replace(run.row, last_seq=max(seq, run.row.last_seq))
-
-    @staticmethod
-    def _end(run: _MemoryRun, change: RunChange | None, last_seq: int) -> None:
-        """The run's row after its last record; with a change that ends it, its end too."""
-        run.row = msgspec.structs.replace(run.row, last_seq=last_seq)
-        if change is not None and change.outcome is not None:
-            run.writer, run.epoch = change.writer, change.epoch
-            run.row = msgspec.structs.replace(
-                run.row, outcome=change.outcome, reason=change.reason, ended_at=change.ended_at
-            )
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -551,7 +549,7 @@ class MemoryStore:
             last = row.args_seq or run.row.last_seq
             lines = [line for line in run.lines(row.first_seq, last) if line.call == row.number or line.seq == last]
             rows = [(line.seq, line.kind, line.body) for line in lines]
-            return CallLog(call.call(), run.key, row.number, row.first_seq, rows)
+            return CallLog(call.call(), row.number, row.first_seq, rows)
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         with self._lock:
@@ -619,11 +617,6 @@ class MemoryStore:
                 "orphaned_runs": sum(run.writer not in alive for run in active),
                 "stored_bytes": sum(len(line.body) for run in runs for line in run.log),
             }
-
-
-def _new_row(change: RunChange) -> RunRow:
-    thread_id = change.thread_id or change.run_id
-    return RunRow(change.run_id, thread_id, change.principal, None, None, change.started_at, None, 0)
 
 
 def _held(call: _MemoryCall) -> Held:

@@ -352,7 +352,8 @@ class _PairedReader:
 
 
 def _explains(head: Head, rows: Sequence[RecordColumns]) -> bool:
-    return all(head.explains(source, call) for _, _, _, source, call, _, _ in rows)
+    """Whether the numbers in those records mean something yet."""
+    return all(row[3] in head.sources and (not row[4] or row[4] in head.call_ids) for row in rows)
 
 
 def _records(head: Head, rows: Sequence[RecordColumns]) -> list[Record]:

@@ -69,6 +69,11 @@ class Append(msgspec.Struct, eq=False):
     after: int | None = None
     base: int | None = None
 
+    @property
+    def believed(self) -> int | None:
+        """The run's last number as far as it was known before."""
+        return self.base if self.after is None else self.after
+
 
 class Held(msgspec.Struct, eq=False):
     """A call as the writer remembers it. Its number counts the calls of its run. ``has_args``: its arguments have ended."""
@@ -234,17 +239,17 @@ class Draft:
         self._ms = run_clock(run, now) if run.started_at else 0
         self._at = moment(self._started_at, self._ms)
         self._seq = run.last_seq
-        self.records: list[RecordColumns] = []
+        self._records: list[RecordColumns] = []
         self._sources: dict[Source, int] = {}
         self._source: tuple[Source | None, int] = (None, 0)
         self._states: dict[str, CallState] = {}
         self._new: dict[str, Held] = {}
         self._changes: list[tuple[Held, CallEvent, CallState, int]] = []
-        self._start: RunStarted | None = None
-        self._end: RunEnded | None = None
+        self.start: RunStarted | None = None
+        self.end: RunEnded | None = None
 
     def add(self, row: Row) -> None:
-        if self._end is not None:
+        if self.end is not None:
             raise ended_error(self._run.run_id)
         self._seq += 1
         event, kind, body = row.event, row.kind, row.body
@@ -255,36 +260,19 @@ class Draft:
             if self._seq != 1:
                 error = RunIdTaken if self._run.last_seq else UsageError  # else other records precede it in this append
                 raise error(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
-            self._start = event
+            self.start = event
         elif isinstance(event, RunEnded):
-            self._end = event
+            self.end = event
         elif isinstance(event, CallEvent):
             before = self._call(event)
             if before is CallState.STARTED and isinstance(event, CallCompleted) and event.args_json is not None:
                 kind, body = whole_completion(event)
-        self.records.append((self._run.key, self._seq, self._ms, self._number(row.source), call, kind, body))
+        self._records.append((self._run.key, self._seq, self._ms, self._number(row.source), call, kind, body))
 
-    @property
-    def exclusive_thread(self) -> str | None:
-        """The thread that the append wants for its run alone."""
-        return self._start.thread_id if self._start is not None and self._start.exclusive else None
-
-    @property
-    def ends(self) -> bool:
-        return self._end is not None
-
-    @property
-    def new_sources(self) -> list[SourceColumns]:
-        return [
-            (self._run.key, number, source.response_id, source.author, source.message_id)
-            for source, number in self._sources.items()
-        ]
-
-    def keep(self, calls: dict[str, CallChange], taker: str | None) -> RunChange | None:
-        """Takes the draft into the changes of calls and into the memory; returns what it does to the run's row."""
-        run = self._run
-        change = None
-        if run.is_new or self._end is not None:
+    def keep(self, plan: Plan, taker: str | None) -> None:
+        """Takes the draft into the plan and into the memory."""
+        run, start, end = self._run, self.start, self.end
+        if run.is_new or end is not None:
             change = RunChange(
                 key=run.key,
                 run_id=run.run_id,
@@ -292,21 +280,28 @@ class Draft:
                 epoch=run.epoch + 1 if taker else run.epoch,
                 is_new=run.is_new,
                 started_at=self._started_at,
-                thread_id=self._start.thread_id if self._start else run.run_id,
-                principal=self._start.principal if self._start else None,
-                exclusive=self._start.exclusive if self._start else False,
-                outcome=self._end.outcome if self._end else None,
-                reason=clean(self._end.reason) if self._end else None,
-                ended_at=self._at if self._end else None,
+                thread_id=start.thread_id if start else run.run_id,
+                principal=start.principal if start else None,
+                exclusive=start.exclusive if start else False,
+                outcome=end.outcome if end else None,
+                reason=clean(end.reason) if end else None,
+                ended_at=self._at if end else None,
             )
+            earlier = plan.runs.get(run)
+            plan.runs[run] = change if earlier is None else earlier.followed_by(change)
         run.started_at, run.last_seq, run.last_ms, run.is_new = self._started_at, self._seq, self._ms, False
-        run.ended = self._end is not None
+        run.ended = end is not None
         run.sources.update(self._sources)
         for held in self._new.values():
             run.calls[held.call_id] = self._memory.calls[held.call_id] = self._others[held.call_id] = held
         for held, event, state, seq in self._changes:
-            _change(calls, held, event, state, seq, self._at)
-        return change
+            _change(plan.calls, held, event, state, seq, self._at)
+        plan.changed[run] = None
+        plan.records += self._records
+        plan.sources += [
+            (run.key, number, source.response_id, source.author, source.message_id)
+            for source, number in self._sources.items()
+        ]
 
     def _piece(self, event: ArgsAppended) -> int:
         """The quick way: a piece after the first changes nothing but the log. Returns the number of the call."""
@@ -395,18 +390,10 @@ MAX_KEPT = 64 * 1024
 """Records with more text than that are not handed to followers in memory: they read them."""
 
 
-class Repeat(msgspec.Struct, frozen=True):
-    """An append that seems to be there already: true if rows ``first`` to ``last`` of the run are its rows."""
-
-    run: Owned
-    first: int
-    last: int
-
-
 class Plan:
     """Everything that one transaction writes, and the outcome of each append of the batch.
 
-    ``repeats`` are the appends, by their place, whose outcome the log has to tell.
+    ``repeats`` are the runs of appends that seem to be there already, by the places of these: the log has to tell.
     Planning brings the memory to where it will be when the plan is committed. If that does not happen the memory is
     wrong and must be cleared. ``changed`` are the runs that get records; ``runs`` those of them of which more changes
     than their last number; ``records`` what the ``rows`` of the batch become in the log.
@@ -417,7 +404,7 @@ class Plan:
         self._memory = memory
         self._now = now
         self.outcomes: list[int | CallstreamError] = [0] * len(batch)
-        self.repeats: dict[int, Repeat] = {}
+        self.repeats: dict[int, Owned] = {}
         self.changed: dict[Owned, None] = {}
         self.runs: dict[Owned, RunChange] = {}
         self.rows: list[Row] = []
@@ -492,7 +479,7 @@ class Plan:
         for place in places:
             append = self._batch[place]
             outcome = self._add(append, self._memory.runs[append.run_id], calls, taker)
-            if isinstance(outcome, Repeat):
+            if isinstance(outcome, Owned):
                 self.repeats[place] = outcome
             else:
                 self.outcomes[place] = outcome
@@ -535,12 +522,13 @@ class Plan:
 
     def _add(
         self, append: Append, run: Owned, calls: dict[str, Held], taker: str | None
-    ) -> int | CallstreamError | Repeat:
+    ) -> int | CallstreamError | Owned:
+        """The outcome; the run, if the append seems to be there already."""
         count = len(append.rows)
-        believed = append.base if append.after is None else append.after
+        believed = append.believed
         if believed is not None and run.last_seq != believed:
             if count and run.last_seq >= believed + count:
-                return Repeat(run, believed + 1, believed + count)
+                return run
             if run.refusal is not None:
                 return run.refusal  # the process that took the run over has written to it
             if append.after is not None:
@@ -563,21 +551,16 @@ class Plan:
         except CallstreamError as error:
             append.base = None
             return error
-        self.changed[run] = None
-        change = draft.keep(self.calls, taker)
-        if change is not None:
-            earlier = self.runs.get(run)
-            self.runs[run] = change if earlier is None else earlier.followed_by(change)
+        draft.keep(self, taker)
         self.rows += append.rows
-        self.records += draft.records
-        self.sources += draft.new_sources
         return run.last_seq
 
     def _take_thread(self, draft: Draft, run_id: str) -> None:
-        thread_id = draft.exclusive_thread
-        if thread_id is not None:
+        start = draft.start
+        if start is not None and start.exclusive:
+            thread_id = start.thread_id
             if (other := self._busy.get(thread_id, run_id)) != run_id:
                 raise ThreadBusy(thread_id, other)
             self._busy[thread_id] = run_id
-        if draft.ends:
+        if draft.end is not None:
             self._busy = {thread: other for thread, other in self._busy.items() if other != run_id}

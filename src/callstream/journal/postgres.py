@@ -33,6 +33,7 @@ import msgspec
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record
 from callstream.journal.follow import Followers, Heads
+from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.plan import Append, Plan
 from callstream.journal.rows import json_text, merge_adjacent, record_of
 from callstream.journal.sql import queries, schema
@@ -322,14 +323,14 @@ class PostgresStore(SqlStore):
 
     is_local = False
 
-    def __init__(self, address: Address, *, patience: float, lease_ttl: float, migrate: bool) -> None:
-        self._link = Link(address, patience)
+    def __init__(self, address: Address, settings: JournalSettings) -> None:
+        self._link = Link(address, settings.retry_seconds)
         self._turn: int | None = None
         self._connection: Any = None
         self._pid: int | None = None
         """The server's process for that connection."""
         self._heads: Heads[RunHead] = Heads()
-        super().__init__(self._link, SqlReader(self._link, self._heads), lease_ttl=lease_ttl, migrate=migrate)
+        super().__init__(self._link, SqlReader(self._link, self._heads), settings)
 
     async def open(self, writer: Writer, followers: Followers) -> None:
         self._heads.followed = followers.runs
@@ -356,7 +357,7 @@ class PostgresStore(SqlStore):
         if self._turn is None:
             # Waits for what a broken connection is still doing; what it has not begun is refused from now on.
             taking = PostgresSession(connection, self._link)
-            [(self._turn,)] = await taking.rows("take_turn", writer=self._writer.name, ttl=self._ttl)
+            [(self._turn,)] = await taking.rows("take_turn", writer=self._writer.name, ttl=self._settings.lease_ttl)
         session = PostgresSession(connection, self._link, self._writer.name, self._turn)
         committed = await self._writer.commit(session, batch, time.time(), self._followers.runs())
         self._turn = session.turn

@@ -292,28 +292,19 @@ def join_pieces(pieces: Iterable[tuple[int, str]]) -> str:
     return "".join([piece_text(kind, body) for kind, body in pieces])
 
 
+_CALL_COLUMNS = (
+    *("call_id", "name", "state", "run_id", "thread_id", "provider_id", "message_id", "signature", "encoding"),
+    *("reason", "detail", "result", "error", "ran_early", "started_at", "updated_at"),
+)
+
+
 def call_of(row: Sequence[Any]) -> Call:
     """A call from the columns that the queries of calls begin with."""
-    (call_id, name, state, run_id, thread_id, provider_id, message_id, signature, encoding, reason, detail) = row[:11]
-    result, error, ran_early, started_at, updated_at = row[11:16]
-    return Call(
-        call_id=call_id,
-        name=name,
-        state=CallState(state),
-        run_id=run_id,
-        thread_id=thread_id,
-        provider_id=provider_id,
-        message_id=message_id,
-        signature=signature,
-        encoding=encoding,
-        reason=reason,
-        detail=detail,
-        result=None if result is None else codec.decode(result),
-        error=error,
-        ran_early=bool(ran_early),
-        started_at=started_at,
-        updated_at=updated_at,
-    )
+    columns = dict(zip(_CALL_COLUMNS, row, strict=False))
+    columns["state"], columns["ran_early"] = CallState(columns["state"]), bool(columns["ran_early"])
+    if columns["result"] is not None:
+        columns["result"] = codec.decode(columns["result"])
+    return Call(**columns)
 
 
 def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
@@ -387,17 +378,13 @@ def _body(kind: int, text: str) -> tuple[int, str]:
     return (kind, text) if _plain(text) else (kind | ESCAPED, json.dumps(text))
 
 
-def _without_args(event: RunEvent) -> RunEvent:
-    return CallCompleted(event.call_id) if type(event) is CallCompleted else event
-
-
 def _readable(event: RunEvent) -> tuple[int, str]:
     """Kind and body of an event that is no piece.
 
     It is read back at once: structs do not check what they are made with, and one record that cannot be read would make
     its whole run unreadable.
     """
-    kind, body = _json(_without_args(event))
+    kind, body = _json(CallCompleted(event.call_id) if type(event) is CallCompleted else event)  # pieces are its text
     try:
         event_of(kind, body, None, None)
     except msgspec.ValidationError as error:

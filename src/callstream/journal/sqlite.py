@@ -30,6 +30,7 @@ import msgspec
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record, in_order
 from callstream.journal.follow import Followers
+from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.plan import Append, Plan
 from callstream.journal.rows import RecordColumns, json_text, merge_adjacent
 from callstream.journal.sql import queries, schema
@@ -48,6 +49,8 @@ _UNSTORABLE = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_
 
 
 _BUSY_SECONDS = 5.0
+_WRITER_BUSY_SECONDS = 0.25
+"""The journal tries again."""
 _SMALL_KIBIBYTES = 64
 """The page cache of connections that do not write. It is small because SQLite empties it whenever something was written."""
 
@@ -168,12 +171,11 @@ class SqliteSession(Session):
     async def write(self, plan: Plan) -> None:
         run = self.connection.execute
         for owned, change in plan.runs.items():
+            columns = {**msgspec.structs.asdict(change), "last_seq": owned.last_seq}
             if change.is_new:
-                first = (change.key, change.run_id, change.thread_id, change.principal, change.started_at)
-                run(_SQL["insert_run"], (*first, change.writer, change.epoch, change.exclusive))
+                run(_SQL["insert_run"], columns)
             if change.outcome is not None:
-                end = (change.outcome, change.reason, change.ended_at, owned.last_seq, change.writer, change.epoch)
-                run(_SQL["end_run"], (*end, change.key))
+                run(_SQL["end_run"], columns)
         for source in plan.sources:
             run(_SQL["insert_source"], source)
         self._insert_records(plan.records)
@@ -440,14 +442,13 @@ class SqliteStore(SqlStore):
 
     is_local = True
 
-    def __init__(
-        self, path: str, *, durability: Durability, busy_seconds: float, lease_ttl: float, migrate: bool
-    ) -> None:
+    def __init__(self, path: str, durability: Durability, settings: JournalSettings) -> None:
+        busy_seconds = min(_WRITER_BUSY_SECONDS, settings.retry_seconds)
         self._file = SqliteFile(path, durability, busy_seconds)
         self._checkpoints = Checkpoints(path)
         self._version_seen = -1
         self._doubtful: set[str] = set()
-        super().__init__(self._file, SqlReader(self._file), lease_ttl=lease_ttl, migrate=migrate)
+        super().__init__(self._file, SqlReader(self._file), settings)
 
     async def open(self, writer: Writer, followers: Followers) -> None:
         await super().open(writer, followers)

@@ -126,10 +126,6 @@ class Head(msgspec.Struct, frozen=True):
     sources: dict[int, Source]
     call_ids: dict[int, str]
 
-    def explains(self, source: int, call: int | None) -> bool:
-        """Whether these numbers of a record mean something yet."""
-        return source in self.sources and (not call or call in self.call_ids)
-
     def record(self, columns: WholeRecord) -> Record:
         seq, at_ms, number, call, kind, body, first_seq = columns
         source = self.sources.get(number, NOWHERE)
@@ -142,7 +138,6 @@ class CallLog(NamedTuple):
     """A call without its text, and (seq, kind, body) of its pieces and of the record that ended them."""
 
     call: Call
-    run_key: int
     number: int
     first_seq: int
     rows: Sequence[tuple[int, int, str]]

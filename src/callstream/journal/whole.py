@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -123,15 +123,9 @@ def plan_of(runs: Iterable[WholeRun]) -> Plan:
         if not run.compacted:
             plan.records += [(run.key, *columns) for *columns, _ in run.records]  # type: ignore[misc]
         for call in run.calls:
-            columns = call._asdict()
-            columns["state"] = CallState(call.state)
+            columns = {**call._asdict(), "state": CallState(call.state)}
             plan.calls[call.call_id] = CallChange(run_key=run.key, old_state=None, **columns)
     return plan
-
-
-def folded_rows(runs: Iterable[WholeRun]) -> Mapping[int, list[Stored]]:
-    """The records of the compacted ones, by key."""
-    return {run.key: stored_rows(run) for run in runs if run.compacted}
 
 
 def stored_rows(run: WholeRun) -> list[Stored]:

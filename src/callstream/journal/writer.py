@@ -27,8 +27,8 @@ from callstream.events import (
     RunEvent,
     RunResumed,
 )
-from callstream.journal.plan import Append, Held, Memory, Owned, Plan, Repeat, ended_error
-from callstream.journal.rows import RecordColumns, Row, Source, known_events, prepare, whole_completion
+from callstream.journal.plan import Append, Held, Memory, Owned, Plan, ended_error
+from callstream.journal.rows import RecordColumns, Row, known_events, prepare, whole_completion
 
 Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
 """The key of a run, and what gives the records that another writer has appended to it."""
@@ -140,15 +140,10 @@ class Tables(Protocol):
         """Those runs. One that is not there yet comes with a new key, and with epoch 0."""
         ...
 
-    async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
-        """Run key, source and its number."""
-        ...
+    async def fill(self, runs: Mapping[int, Owned]) -> None:
+        """Gives those runs, by key, their sources, and their calls in their order."""
 
-    async def calls_of(self, run_keys: Sequence[int]) -> Iterable[Held]:
-        """The calls of those runs, in their order."""
-        ...
-
-    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]: ...
+    async def held_calls(self, call_ids: Sequence[str]) -> Mapping[str, Held]: ...
 
     async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
         """The exclusive run that each of those threads has now, if it has one."""
@@ -200,13 +195,13 @@ class Writer:
             rest = [batch[place] for place in others]
             await self._load(tables, rest)
             calls, threads = self.memory.unknown_calls(rest), self.memory.exclusive_threads(rest)
-            named = {held.call_id: held for held in await tables.held_calls(calls)} if calls else {}
+            named = await tables.held_calls(calls) if calls else {}
             busy = await tables.exclusive_runs(threads) if threads else {}
             plan.add_others(others, named, busy=busy)
         if plan.changed:
             await tables.write(plan)
-        for place, repeat in plan.repeats.items():
-            plan.outcomes[place] = await self._repeated(tables, batch[place], repeat)
+        for place, run in plan.repeats.items():
+            plan.outcomes[place] = await self._repeated(tables, batch[place], run)
         return Committed(plan.outcomes, plan.changed_runs(followed))
 
     async def adopt(
@@ -260,14 +255,21 @@ class Writer:
         orphans = lost[:limit]
         if not orphans:
             return []
-        await _fill(tables, orphans)
+        await tables.fill({run.key: run for run in orphans})
         memory = Memory()
         for run in orphans:
             memory.add(run)
-        resumed = await _resumed(tables, memory, events)
-        appends = [Append(run.run_id, closing(run, resumed[run.key])) for run in orphans]
+        # Calls of other runs that each of them was executing. They close their own, and each other's.
+        left = {
+            run.key: [name for name in left_executing(events[run.key]) if name not in memory.calls] for run in orphans
+        }
+        names = [name for names in left.values() for name in names]
+        named = await tables.held_calls(names) if names else {}
+        appends = [
+            Append(run.run_id, closing(run, [named[name] for name in left[run.key] if name in named]))
+            for run in orphans
+        ]
         plan = Plan(appends, memory, now)
-        named = {held.call_id: held for calls in resumed.values() for held in calls}
         plan.add_others(range(len(appends)), named, taker=self.name)
         await self._settle(tables, orphans)
         await tables.write(plan)
@@ -287,7 +289,7 @@ class Writer:
                     mine.append(run)
             self.memory.add(run)
         if mine:
-            await _fill(tables, mine)
+            await tables.fill({run.key: run for run in mine})
             for run in mine:
                 self.memory.add(run)  # again, now that it has its calls
 
@@ -321,12 +323,13 @@ class Writer:
                     live[key].last_seq, live[key].last_ms = seq, ms
         return runs
 
-    async def _repeated(self, tables: Tables, append: Append, repeat: Repeat) -> int | CallstreamError:
+    async def _repeated(self, tables: Tables, append: Append, run: Owned) -> int | CallstreamError:
         """The outcome of an append that seems to be there already.
 
         Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
         """
-        run, first, last = repeat.run, repeat.first, repeat.last
+        believed = append.believed or 0
+        first, last = believed + 1, believed + len(append.rows)
         stored = await tables.stored(run.key, first, last)
         if self.log is not None and stored is not None and not stored:
             rows = await self.log.read(run.key, run.writer, first - 1, last - first + 1)
@@ -341,31 +344,12 @@ class Writer:
         )
 
 
-async def _fill(tables: Tables, runs: Sequence[Owned]) -> None:
-    by_key = {run.key: run for run in runs}
-    for key, source, number in await tables.sources_of(list(by_key)):
-        by_key[key].sources[source] = number
-    for held in await tables.calls_of(list(by_key)):
-        by_key[held.run_key].calls[held.call_id] = held
-
-
 async def _events_of(tables: Tables, run_keys: Sequence[int]) -> dict[int, list[RunEvent]]:
     """The events of those runs that are no pieces, by run."""
     rows: dict[int, list[tuple[int, str]]] = {key: [] for key in run_keys}
     for key, kind, body in await tables.events_of(run_keys) if run_keys else ():
         rows[key].append((kind, body))
     return {key: list(known_events(found)) for key, found in rows.items()}
-
-
-async def _resumed(
-    tables: Tables, memory: Memory, events: Mapping[int, Sequence[RunEvent]]
-) -> Mapping[int, Sequence[Held]]:
-    """The calls of other runs that each of those runs was executing. They close their own, and each other's."""
-    keys = [run.key for run in memory.runs.values()]
-    names = {key: [call_id for call_id in left_executing(events[key]) if call_id not in memory.calls] for key in keys}
-    wanted = [call_id for call_ids in names.values() for call_id in call_ids]
-    found = {held.call_id: held for held in await tables.held_calls(wanted)} if wanted else {}
-    return {key: [found[call_id] for call_id in call_ids if call_id in found] for key, call_ids in names.items()}
 
 
 def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:

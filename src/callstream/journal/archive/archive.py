@@ -193,32 +193,23 @@ class Archive:
                 missing = error
         raise JournalError(f"the index says that a run is where it is not: {missing}") from missing
 
-    async def _read(self, places: Iterable[PackPlace]) -> list[WholeRun]:
-        found: list[WholeRun] = []
+    async def _read(self, places: Sequence[PackPlace]) -> Iterable[WholeRun]:
+        last = self._last
+        found = {place: last[place] for place in places if place in last}
         packs: dict[str, list[PackPlace]] = {}
         for place in places:
-            if place in self._last:
-                found.append(self._last[place])
-            else:
+            if place not in found:
                 packs.setdefault(place.pack, []).append(place)
         limit = asyncio.Semaphore(_AT_ONCE)
 
-        async def read_pack(name: str, wanted: list[PackPlace]) -> list[WholeRun]:
+        async def read_pack(name: str, wanted: list[PackPlace]) -> None:
             async with limit:
                 parts = await self._named.get_spans(name, [(place.start, place.size) for place in wanted])
-            return [decode_run(part, place) for part, place in zip(parts, wanted, strict=True)]
+            found.update({place: decode_run(part, place) for part, place in zip(parts, wanted, strict=True)})
 
-        for runs in await asyncio.gather(*(read_pack(name, wanted) for name, wanted in packs.items())):
-            found += runs
-        self._remember(packs, found)
-        return found
-
-    def _remember(self, packs: dict[str, list[PackPlace]], found: list[WholeRun]) -> None:
-        runs = {run.key: run for run in found}
-        for place in [place for wanted in packs.values() for place in wanted][-_REMEMBERED:]:
-            self._last[place] = runs[place.run_key]
-        for old in list(self._last)[:-_REMEMBERED]:
-            self._last.pop(old, None)
+        await asyncio.gather(*(read_pack(name, wanted) for name, wanted in packs.items()))
+        self._last = dict(list({**last, **found}.items())[-_REMEMBERED:])
+        return found.values()
 
 
 def _encoded(runs: Iterable[WholeRun]) -> list[tuple[int, str, bytes]]:
@@ -276,17 +267,17 @@ class ArchivedReader:
         call = call_with_pieces(found.call, found.rows)
         if call.run_id is None or not self._archive.is_named:
             return call
-        run = (await self._archive.read([call.run_id])).get(call.run_id)
-        whole = next((each for each in run.calls if each.call_id == call_id), None) if run is not None else None
-        if run is None or whole is None:
-            return call
-        last = whole.args_seq or run.last_seq
-        rows = [
-            (seq, kind, body)
-            for seq, _, _, number, kind, body, _ in run.records
-            if whole.first_seq <= seq <= (last or 0) and (number == whole.number or seq == last)
-        ]
-        return call_with_pieces(_filled(call, whole), rows)
+        for run in (await self._archive.read([call.run_id])).values():
+            for whole in run.calls:
+                if whole.call_id == call_id:
+                    last = whole.args_seq or run.last_seq or 0
+                    rows = [
+                        (seq, kind, body)
+                        for seq, _, _, number, kind, body, _ in run.records
+                        if whole.first_seq <= seq <= last and (number == whole.number or seq == last)
+                    ]
+                    return call_with_pieces(_filled(call, whole), rows)
+        return call
 
     async def calls(self, wanted: CallFilter, limit: int | None, newest: bool) -> list[Call]:
         calls = await self._store.calls(wanted, limit, newest)

@@ -171,7 +171,7 @@ async def _call_log(session: Session, call_id: str) -> CallLog | None:
         return None
     key, number, first, last = row[16:]
     pieces = await session.rows("read_call_pieces", run_key=key, number=number, first=first, last=last)
-    return CallLog(call_of(row), key, number, first, [(seq, kind, body) for seq, kind, body in pieces])
+    return CallLog(call_of(row), number, first, [(seq, kind, body) for seq, kind, body in pieces])
 
 
 async def _whole_runs(session: Session, run_keys: Sequence[int]) -> list[WholeRun]:

@@ -70,15 +70,14 @@ class Session(ABC):
         rows = await self.rows("load_run", run_ids=run_ids)
         return [Owned(row[0], row[1]) if row[3] is None else _owned(row) for row in rows]
 
-    async def sources_of(self, run_keys: Sequence[int]) -> Iterable[tuple[int, Source, int]]:
-        rows = await self.rows("load_run_sources", run_keys=run_keys)
-        return [(key, Source(*source), number) for key, *source, number in rows]
+    async def fill(self, runs: Mapping[int, Owned]) -> None:
+        for key, *source, number in await self.rows("load_run_sources", run_keys=list(runs)):
+            runs[key].sources[Source(*source)] = number
+        for row in await self.rows("load_run_calls", run_keys=list(runs)):
+            runs[row[1]].calls[row[0]] = _held(row)
 
-    async def calls_of(self, run_keys: Sequence[int]) -> Iterable[Held]:
-        return map(_held, await self.rows("load_run_calls", run_keys=run_keys))
-
-    async def held_calls(self, call_ids: Sequence[str]) -> Iterable[Held]:
-        return map(_held, await self.rows("load_call", call_ids=call_ids))
+    async def held_calls(self, call_ids: Sequence[str]) -> Mapping[str, Held]:
+        return {row[0]: _held(row) for row in await self.rows("load_call", call_ids=call_ids)}
 
     async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
         return dict(await self.rows("busy_threads", thread_ids=thread_ids))
@@ -155,6 +154,11 @@ class Database(ABC):
     async def ask(self, query: str, **values: Any) -> Rows:
         async with self.asking() as session:
             return await session.rows(query, **values)
+
+    async def write(self, query: str, *, durable: bool = False, **values: Any) -> int:
+        """One query in a transaction of its own; returns how many rows were changed."""
+        async with self.writing(durable=durable) as session:
+            return await session.run(query, **values)
 
     async def read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         """Awaits work with a session that is only read by, wherever the reader may be used."""

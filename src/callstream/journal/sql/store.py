@@ -9,6 +9,7 @@ from typing import Any
 
 from callstream.errors import CallstreamError, JournalError
 from callstream.journal.follow import Followers
+from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.rows import RecordColumns, Stored, json_text
 from callstream.journal.sql.reader import SqlReader
@@ -20,7 +21,7 @@ from callstream.journal.store import (
     check_archive,
     forgotten_mark,
 )
-from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, folded_rows, plan_of
+from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, plan_of, stored_rows
 from callstream.journal.writer import Committed, Stale, Writer, process_is_gone
 
 
@@ -41,7 +42,7 @@ class SqlPacks:
         return [Due(*row) for row in await self._read("due_for_pack", age=age, limit=limit)]
 
     async def begin(self, name: str) -> None:
-        await self._write("begin_pack", name=name)
+        await self._database.write("begin_pack", durable=True, name=name)
 
     async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
         ordered = sorted(places)
@@ -66,13 +67,13 @@ class SqlPacks:
         return True
 
     async def give_up(self, name: str) -> None:
-        await self._write("give_up_pack", name=name)
+        await self._database.write("give_up_pack", durable=True, name=name)
 
     async def give_up_stale(self, age: float) -> None:
-        await self._write("give_up_stale", age=age)
+        await self._database.write("give_up_stale", durable=True, age=age)
 
     async def drop(self, name: str) -> None:
-        await self._write("drop_pack", name=name)
+        await self._database.write("drop_pack", durable=True, name=name)
 
     async def listed(self, state: PackState) -> Sequence[str]:
         return [name for (name,) in await self._read("list_packs", state=state)]
@@ -90,23 +91,18 @@ class SqlPacks:
         [row] = await self._read("pack_figures")
         return PackFigures(*row)
 
-    async def _write(self, query: str, **values: Any) -> None:
-        async with self._database.writing(durable=True) as session:
-            await session.run(query, **values)
-
 
 class SqlStore(ABC):
     """See ``Store``."""
 
     is_persistent = True
 
-    def __init__(self, database: Database, reader: SqlReader, *, lease_ttl: float, migrate: bool) -> None:
+    def __init__(self, database: Database, reader: SqlReader, settings: JournalSettings) -> None:
         self.where = database.where
         self.reader = reader
         self.packs = SqlPacks(database, reader)
         self._database = database
-        self._ttl = lease_ttl
-        self._may_migrate = migrate
+        self._settings = settings
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -115,7 +111,7 @@ class SqlStore(ABC):
         self._followers = followers
         await self._database.open()
         try:
-            if self._may_migrate:
+            if self._settings.migrate:
                 await self.migrate()
             elif (version := await self._version()) < SCHEMA_VERSION:
                 raise JournalError(
@@ -161,8 +157,7 @@ class SqlStore(ABC):
 
     async def close(self) -> None:
         try:
-            async with self._database.writing() as session:
-                await session.run("release_leases", writer=self._writer.name)
+            await self._database.write("release_leases", writer=self._writer.name)
         except CallstreamError:
             pass  # they run out by themselves
         await self._database.close()
@@ -175,12 +170,10 @@ class SqlStore(ABC):
     # -- leases --------------------------------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        async with self._database.writing() as session:
-            await session.run("renew_writer", writer=self._writer.name, ttl=self._ttl)
+        await self._database.write("renew_writer", writer=self._writer.name, ttl=self._settings.lease_ttl)
 
     async def check(self) -> None:
-        async with self._database.writing() as session:
-            await session.run("write_check", writer=self._writer.name)
+        await self._database.write("write_check", writer=self._writer.name)
 
     async def hold(self, name: str, seconds: float) -> bool:
         async with self._database.writing() as session:
@@ -192,8 +185,7 @@ class SqlStore(ABC):
     # -- other processes -----------------------------------------------------------------------------------------------
 
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
-        async with self._database.writing() as session:
-            return bool(await session.run("ask_to_stop", run_id=run_id, reason=reason))
+        return bool(await self._database.write("ask_to_stop", run_id=run_id, reason=reason))
 
     async def asked_to_stop(self) -> dict[str, str]:
         return dict(await self._database.ask("asked_to_stop", writer=self._writer.name))
@@ -227,8 +219,7 @@ class SqlStore(ABC):
     async def release_gone(self) -> None:
         for (writer,) in await self._database.ask("writers"):
             if writer != self._writer.name and process_is_gone(writer):
-                async with self._database.writing() as session:
-                    await session.run("release_leases", writer=writer)
+                await self._database.write("release_leases", writer=writer)
 
     async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
         async with self._database.writing() as session:
@@ -272,14 +263,14 @@ class SqlStore(ABC):
                 await session.write(plan_of(runs))
             except Stale as stale:
                 raise JournalError(f"{self.where} has a run or a call with the same id already") from stale
-            for key, rows in folded_rows(runs).items():
-                await _put_archive(session, key, rows)
+            for run in runs:
+                if run.compacted:
+                    await _put_archive(session, run.key, stored_rows(run))
             await session.run("advance_keys", last=max(keys))
         await self._writer.erase(keys)
 
     async def keep_forgotten(self, marks: Sequence[str]) -> None:
-        async with self._database.writing() as session:
-            await session.run("insert_forgotten", threads=marks)
+        await self._database.write("insert_forgotten", threads=marks)
 
 
 async def _put_archive(session: Session, run_key: int, rows: Iterable[Stored]) -> None:

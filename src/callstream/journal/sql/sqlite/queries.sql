@@ -71,7 +71,7 @@ SELECT call_id, run_key, number, state, args_seq IS NOT NULL FROM tool_call WHER
 
 -- name: insert_run
 INSERT INTO run (run_key, run_id, thread_id, principal, started_at, writer, epoch, exclusive)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (:key, :run_id, :thread_id, :principal, :started_at, :writer, :epoch, :exclusive)
 
 -- name: busy_threads
 SELECT thread_id, run_id FROM run
@@ -89,7 +89,8 @@ SELECT run_id, run_key, writer, epoch,
 FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
 -- name: end_run
-UPDATE run SET outcome = ?, reason = ?, ended_at = ?, last_seq = ?, writer = ?, epoch = ? WHERE run_key = ?
+UPDATE run SET outcome = :outcome, reason = :reason, ended_at = :ended_at, last_seq = :last_seq, writer = :writer, epoch = :epoch
+WHERE run_key = :key
 
 -- name: insert_record
 INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)
