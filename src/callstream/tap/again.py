@@ -19,15 +19,14 @@ from typing import Any, TypeAlias
 
 from callstream.calls import Refusal
 from callstream.events import TextAppended
-from callstream.runtime import Run
-from callstream.tap.exchange import Reading
+from callstream.tap.exchange import Exchange, Place, Reading
 from callstream.wire.joining import Joint
 from callstream.wire.requests import Request
 
 logger = logging.getLogger("callstream")
 
-Ask: TypeAlias = Callable[[Request, Run], Awaitable[Any]]
-"""Sends a request for the run, and returns the HTTP library's answer, whose body the tap reads as any other."""
+Ask: TypeAlias = Callable[[Exchange], Awaitable[Any]]
+"""Sends a request, and returns the HTTP library's answer, whose body the tap reads as any other."""
 
 _OK = 200
 _REFUSALS = (400, 422)
@@ -35,39 +34,30 @@ _REFUSALS = (400, 422)
 
 
 class Again:
-    """About one answer. ``ask`` is None where the model cannot be asked, ``often`` how often it still may be.
+    """About one answer. ``ask`` is None where the model cannot be asked."""
 
-    None for ``often`` leaves it to the program what becomes of an answer in which there is nothing but refused calls.
-    """
-
-    def __init__(self, reading: Reading, ask: Ask | None, *, often: int | None) -> None:
-        self._reading = reading
+    def __init__(self, reading: Reading, ask: Ask | None) -> None:
+        self.reading = reading
         self._ask = ask
-        self._often = often
 
     @property
     def may_ask(self) -> bool:
         """Whether the model can be asked once more."""
-        return self._ask is not None and bool(self._often)
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the program gets nothing to act on, as far as the answer was read."""
-        return self._often is not None and bool(self._reading.refused())
+        return self._ask is not None and bool(self.reading.often)
 
     async def answer(self) -> Any:
         """The model's next answer, of the HTTP library. Raises CallRejected where there is none."""
-        refused = self._reading.refused()
+        run, provider, often = self.reading.run, self.reading.provider, self.reading.often
+        refused = self.reading.refused()
         if self._ask is None:
             raise self._error(refused, "the model cannot be asked again here")
-        if not self._often:
+        if not often:
             raise self._error(refused, "the model was asked again already, and this was its answer")
-        run = self._reading.run
         run.tool_use.mark_asked(refused)
         for request in await self._requests(refused):
             logger.info("run %s: asking the model again, since none of its calls can run", run.run_id)
-            run.engine.observers.asked_again(run, self._reading.provider.wire)
-            answer = await self._ask(request, run)
+            run.engine.observers.asked_again(run, provider.wire)
+            answer = await self._ask(Exchange(provider, request, Place(run), [], [], often=often - 1))
             if answer.status_code == _OK:
                 return answer
             await answer.stream.aclose()
@@ -77,7 +67,7 @@ class Again:
 
     async def _requests(self, refused: Sequence[Refusal]) -> list[Request]:
         """The ways to ask, best first: the calls with their refusals for results, or notes."""
-        provider, run, asked = self._reading.provider, self._reading.run, self._reading.asked
+        provider, run, asked = self.reading.provider, self.reading.run, self.reading.asked
         written = [run.tool_use.as_written(each) for each in refused if each.name]
         calls = [call for call in written if call is not None]
         made = []
@@ -88,13 +78,13 @@ class Again:
         return list({request.body: request for request in made if request is not None}.values())
 
     async def _said(self) -> str:
-        run, response_id = self._reading.run, self._reading.response_id
+        run, response_id = self.reading.run, self.reading.response_id
         records = [record async for record in run.engine.journal.read(run.run_id)]
         texts = [record.event for record in records if record.response_id == response_id]
         return "".join(event.text for event in texts if isinstance(event, TextAppended))
 
     def _error(self, refused: Sequence[Refusal], note: str) -> Exception:
-        error = self._reading.rejection(refused[0])
+        error = self.reading.rejection(refused[0])
         error.add_note(note)
         return error
 
@@ -103,14 +93,9 @@ class AskingBody:
     """A streamed answer, and the one that follows in its place if the model has to be asked again."""
 
     def __init__(
-        self,
-        reading: Reading,
-        again: Again,
-        joint: Joint | None,
-        source: Any,
-        close_source: Callable[[], Awaitable[None]],
+        self, again: Again, joint: Joint | None, source: Any, close_source: Callable[[], Awaitable[None]]
     ) -> None:
-        self._reading = reading
+        reading = self._reading = again.reading
         self._again = again
         self._joint = joint
         self._is_left = False
@@ -142,7 +127,7 @@ class AskingBody:
                     self._passed = (self._passed[0] or left, left)
                     yield left
         try:
-            if self._again.is_wanted:
+            if self._reading.wants_another:
                 async with aclosing(self._ask_again()) as chunks:
                     async for data in chunks:
                         yield data
@@ -188,7 +173,7 @@ class AskingBody:
         """The first answer was read to its end, or broke off: that is the end, unless another follows."""
         if self._stop_looking is not None:
             self._stop_looking()
-        if error is not None or self._is_left or not self._again.is_wanted:
+        if error is not None or self._is_left or not self._reading.wants_another:
             await self._tell_end(error)
 
     def _tell_end_later(self) -> None:

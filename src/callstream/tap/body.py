@@ -47,7 +47,8 @@ from callstream.runtime import Response
 from callstream.runtime.continuing import KeptBody
 from callstream.runtime.log import wait_until_done
 from callstream.waits import Flag
-from callstream.wire.collapsing import Collapser, Output, Read
+from callstream.wire.collapsing import Collapser, Read
+from callstream.wire.slots import Output
 
 logger = logging.getLogger("callstream")
 
@@ -307,7 +308,8 @@ class TappedBody:
             while True:
                 while not self._outbox:
                     if self._reading.done():
-                        self._raise_error()
+                        if self._error is not None:
+                            raise self._error
                         for _ in range(_TURNS_BEFORE_END):
                             await asyncio.sleep(0)
                         return
@@ -316,16 +318,20 @@ class TappedBody:
                 output = self._outbox.pop()
                 rejected: list[str] = []
                 self._is_judging = True
-                for call_id in output.call_ids if self._waits_for_hooks else ():
+                for local_id in output.call_ids if self._waits_for_hooks else ():
+                    call_id = self._response.call_ids[local_id]
                     async for sign_of_life in self._settled(call_id):
                         yield sign_of_life
-                    if self._is_rejected(call_id) and self._is_dropped(call_id):
-                        rejected.append(self._call(call_id).wire_id)
-                    elif self._is_rejected(call_id):
-                        self._free(output)
-                        async for sign_of_life in self._read_on():
-                            yield sign_of_life
-                        raise self._response.run.rejection(self._response.call_ids[call_id])
+                    call = self._response.run.call(call_id)
+                    if not self._is_rejected(call):
+                        continue
+                    if self.drop is not None and call.reason != "aborted":
+                        rejected.append(call.wire_id)
+                        continue
+                    self._free(output)
+                    async for sign_of_life in self._read_on():
+                        yield sign_of_life
+                    raise self._response.run.rejection(call_id)
                 self._is_judging = False
                 if rejected and self.drop is not None:
                     self._free(output)
@@ -530,19 +536,13 @@ class TappedBody:
         if self._inbox.has_more:
             self._go_on()
 
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-
     async def _woken(self) -> bool:
         """Waits for news, for a while. False if none came."""
         return await self._outbox.wait(self.limits.keep_alive_every, self._reading.done)
 
-    async def _settled(self, local_id: str) -> AsyncIterator[bytes]:
+    async def _settled(self, call_id: str) -> AsyncIterator[bytes]:
         """Waits for the hooks of a whole call, and keeps the stream alive meanwhile."""
-        run = self._response.run
-        call_id = self._response.call_ids[local_id]
-        waiting = asyncio.ensure_future(run.settled(call_id))
+        waiting = asyncio.ensure_future(self._response.run.settled(call_id))
         try:
             while not (await asyncio.wait({waiting}, timeout=self.limits.keep_alive_every))[0]:
                 yield self.collapser.keep_alive
@@ -550,16 +550,8 @@ class TappedBody:
             waiting.cancel()
         await waiting
 
-    def _call(self, local_id: str) -> Call:
-        return self._response.run.call(self._response.call_ids[local_id])
-
-    def _is_dropped(self, local_id: str) -> bool:
-        """Whether a rejected call is left out, and the SDK gets the rest."""
-        return self.drop is not None and self._call(local_id).reason != "aborted"
-
-    def _is_rejected(self, local_id: str) -> bool:
+    def _is_rejected(self, call: Call) -> bool:
         """Whether a call must not reach the SDK, since nothing there would refuse to run it."""
-        call = self._call(local_id)
         if call.state is not CallState.DISCARDED:
             return False
         return call.reason == "aborted" or not self._forwards_rejected  # a run that was stopped forwards nothing more

@@ -236,7 +236,8 @@ class Exchange(NamedTuple):
     """A request of the SDK: what it asked of which provider, where its answer belongs, and what it said.
 
     ``noted``: what it was made to tell the model in notes. ``rest_of``: the reading that its answer goes on with.
-    ``coming``: its response, where that is kept.
+    ``coming``: its response, where that is kept. ``often``: how often the model may be asked again; None leaves it to the
+    program what becomes of an answer in which there is nothing but refused calls.
     """
 
     provider: Provider
@@ -246,6 +247,7 @@ class Exchange(NamedTuple):
     noted: list[Refusal]
     rest_of: Reading | None = None
     coming: Coming | None = None
+    often: int | None = None
 
 
 class Tapping:
@@ -340,7 +342,7 @@ class Tapping:
         if exchange.rest_of is not None and exchange.rest_of.goes_on_in(run):
             if run is not None and run.keeping is not None:
                 await run.keeping.give_up("a response came in several answers")
-            exchange.rest_of.resume()
+            exchange.rest_of.resume(exchange)
             return exchange.rest_of
         on_end = None
         if run is None:
@@ -394,6 +396,7 @@ class Reading:
         self.provider = exchange.provider
         self.asked = exchange.asked
         self.noted = exchange.noted
+        self.often = exchange.often
         self.run = run
         collapses = tapping.collapses(model_call)
         self._tools = exchange.provider.declared_tools(exchange.asked)
@@ -484,7 +487,8 @@ class Reading:
         is_its_own = run is self.run or (run is None and self._on_end is not None)
         return self.is_paused and is_its_own and self.run.loop is asyncio.get_running_loop()
 
-    def resume(self) -> None:
+    def resume(self, exchange: Exchange) -> None:
+        self.often = exchange.often
         decoder = self._response.decoder
         self.run.unfinished.pop(decoder.continuation or "", None)
         decoder.resume()
@@ -514,6 +518,11 @@ class Reading:
         mine = self._response.call_ids.values()
         refusals = self.run.tool_use.to_ask_again(mine)
         return [*refusals, *nameless] if len(refusals) == len(mine) else []
+
+    @property
+    def wants_another(self) -> bool:
+        """Whether the program gets nothing to act on, as far as the answer was read, and the model is to be asked again."""
+        return self.often is not None and bool(self.refused())
 
     def _calls(self) -> list[Call]:
         """Those of the answer, as far as it was read."""
@@ -599,12 +608,10 @@ class Reading:
             kept=self._kept,
         )
 
-    async def whole(
-        self, source: Any, close_source: Callable[[], Awaitable[None]], *, asks_again: bool = False
-    ) -> bytes:
+    async def whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
         """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled.
 
-        ``asks_again``: its end is not told where the program gets refused calls alone, because another answer follows.
+        Its end is not told where another answer is to follow.
         """
         error: BaseException | None = None
         try:
@@ -620,7 +627,7 @@ class Reading:
         finally:
             if self.may_ask and error is None:
                 self.mark_delivered()
-            if error is not None or not asks_again or not self.refused():
+            if error is not None or not self.wants_another:
                 await self.tell_end(error)
 
     async def _recorded(self, body: bytes) -> bytes:

@@ -234,7 +234,8 @@ class BodyStream:
             self._abandoned.detach()
 
     def __iter__(self) -> Iterator[bytes]:
-        return _Chunks(self._loop, self._body.chunks(self))
+        # Not a generator: one that is not read to its end would be closed wherever garbage is collected, and wait there.
+        return iter(partial(run_in, self._loop, partial(_next, self._body.chunks(self))), None)
 
     def close(self) -> None:
         if os.getpid() == self._process:  # else it was forked, and the loop runs in the parent only
@@ -250,24 +251,8 @@ def _stream_class(library: ModuleType) -> Any:
     return _LibraryBodyStream
 
 
-class _Chunks:
-    """Not a generator: one that is not read to its end would be closed wherever garbage is collected, and wait there."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, chunks: AsyncIterator[bytes]) -> None:
-        self._loop = loop
-        self._chunks = chunks
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        data = run_in(self._loop, self._next)
-        if data is None:
-            raise StopIteration
-        return data
-
-    async def _next(self) -> bytes | None:
-        return await anext(self._chunks, None)
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
 
 
 # -- content codings: the tap asks for none, and has what comes anyway decoded by the HTTP library -----------------------

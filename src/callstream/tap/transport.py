@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from callstream.errors import UsageError
-from callstream.runtime import Run
 from callstream.runtime.continuing import KeptTurn
 from callstream.runtime.ownloop import OwnLoop, check_caller, finish_in, run_in
 from callstream.tap.again import Again, AskingBody
 from callstream.tap.body import TappedBody
-from callstream.tap.exchange import Exchange, Place, Reading, Tapping, raised_once
+from callstream.tap.exchange import Exchange, Place, Tapping, raised_once
 from callstream.tap.library import (
     Body,
     PassedBody,
@@ -172,14 +171,10 @@ _ERROR_WITHIN = 64
 
 
 class _Errand(NamedTuple):
-    """A request of the SDK on its way: what sends it, and how often the model may be asked again.
-
-    None leaves it to the program what becomes of an answer in which there is nothing but refused calls.
-    """
+    """A request of the SDK on its way, and what sends it."""
 
     send: _Send
     request: Any
-    often: int | None
 
 
 class TapTransport:
@@ -245,10 +240,9 @@ class TapTransport:
             library = library_of(request)
             return library.Response(kept.status, headers=kept.headers, stream=library.ByteStream(kept.body))
         exchange = await self._tapping.receive(provider, asked, place)
-        exchange = exchange._replace(coming=kept)
         own = self._settings.ask_again
         often = self._engine.settings.ask_again if own is None else own
-        return await self._answer(exchange, _Errand(send, request, None if often == 0 else often))
+        return await self._answer(exchange._replace(coming=kept, often=often or None), _Errand(send, request))
 
     async def _answer(self, exchange: Exchange, errand: _Errand) -> Any:
         """Sends what was asked, and has the answer read."""
@@ -280,49 +274,32 @@ class TapTransport:
         source = decoded(answer, source) if codings else source
         reading = await self._tapping.begin(exchange, answer)
         is_decoded = bool(codings)
+        joint = reading.joint(content_type) if kind == "stream" else None
+        can_ask = (kind == "whole" or joint is not None) and not _has_aws_signature(request)
+        again = Again(reading, partial(self._answer, errand=errand) if can_ask else None)
         if kind == "whole":
-            again = self._again(reading, errand)
-            asks_again = errand.often is not None
-            data = await reading.whole(source, answer.stream.aclose, asks_again=asks_again)
-            if again is None or not again.is_wanted:
-                return _answered(request, answer, data, is_decoded=is_decoded)
-            return await self._ask_again(again, reading)
-        joint = reading.joint(content_type)
-        again = self._again(reading, errand, is_possible=joint is not None)
+            data = await reading.whole(source, answer.stream.aclose)
+            if reading.wants_another:
+                return await self._ask_again(again)
+            return _answered(request, answer, data, is_decoded=is_decoded)
         streamed: TappedBody | AskingBody
-        if again is None:
-            streamed = reading.streamed(source, answer.stream.aclose)
+        if reading.may_ask or (reading.says and joint is not None):
+            streamed = AskingBody(again, joint, source, answer.stream.aclose)
         else:
-            streamed = AskingBody(reading, again, joint, source, answer.stream.aclose)
+            streamed = reading.streamed(source, answer.stream.aclose)
         with self._lock:
             self._bodies.add(streamed)
         return _answered(request, answer, streamed, is_decoded=is_decoded)
 
-    def _again(self, reading: Reading, errand: _Errand, *, is_possible: bool = True) -> Again | None:
-        """What asks the model again; None where that is not wanted."""
-        often = errand.often
-        if reading.says and is_possible:
-            return Again(reading, None, often=None)
-        if not reading.may_ask:
-            return None
-        if often is None or not is_possible or _has_aws_signature(errand.request):
-            return Again(reading, None, often=often)
-
-        async def ask(asked: Request, run: Run) -> Any:
-            exchange = Exchange(reading.provider, asked, Place(run), [], [])
-            return await self._answer(exchange, errand._replace(often=often - 1))
-
-        return Again(reading, ask, often=often)
-
-    async def _ask_again(self, again: Again, reading: Reading) -> Any:
+    async def _ask_again(self, again: Again) -> Any:
         """The model's next answer, in the place of one that was not streamed."""
         try:
-            with raised_once(reading.provider):
+            with raised_once(again.reading.provider):
                 answer = await again.answer()
         except BaseException as error:
-            await reading.tell_end(error)
+            await again.reading.tell_end(error)
             raise
-        await reading.tell_end(None)
+        await again.reading.tell_end(None)
         return answer
 
     async def aclose(self) -> None:

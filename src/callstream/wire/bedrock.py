@@ -189,16 +189,15 @@ class _ConverseDecoder(BlockDecoder[StreamEvent]):
         self._usage = answer.usage if isinstance(answer.usage, dict) else {}
         for index, block in enumerate(content):
             self._transcript.believe_ends()
+            thought = block.reasoningContent and block.reasoningContent.reasoningText
             if block.toolUse is not None:
                 self._block_start(index, block)
                 if block.toolUse.input is not None:
                     self._block_delta(index, block)
-            elif block.reasoningContent is not None and block.reasoningContent.reasoningText is not None:
-                self._block_delta(
-                    index, _Block(reasoningContent=_ReasoningContent(block.reasoningContent.reasoningText.text))
-                )
-            else:
-                self._block_delta(index, _Block(text=block.text))
+            elif thought is not None and thought.text:
+                self._transcript.append_reasoning(thought.text)
+            elif block.text:
+                self._transcript.append_text(block.text)
             self._stop_block(index)
         self._stop(answer.stopReason)
 

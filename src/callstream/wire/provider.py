@@ -188,7 +188,7 @@ class Provider(ABC):
         self,
         body: bytes,
         decoder: Decoder[Any],
-        events: Iterable[WireEvent],
+        events: Sequence[WireEvent],
         *,
         collapse: Callable[[str], bool],
         stored: bool = False,
@@ -198,13 +198,9 @@ class Provider(ABC):
         The laws are those of a collapser: reasoning that led to nothing but such calls is left out with them, what is left
         keeps its place, the stop reason too, and every other answer passes byte for byte.
         """
-        names: dict[str, str] = {}
-        left_out: set[str | None] = set()
-        for event in events:
-            if isinstance(event, CallStarted):
-                names[event.call_id] = event.name
-            elif isinstance(event, CallDiscarded) and (event.call_id not in names or collapse(names[event.call_id])):
-                left_out.add(event.call_id)
+        discarded = {event.call_id for event in events if isinstance(event, CallDiscarded)}
+        passing = {event.call_id for event in events if isinstance(event, CallStarted) and not collapse(event.name)}
+        left_out = discarded - passing
         answer = read_json(body) if left_out else None
         if not isinstance(answer, dict):
             return body

@@ -299,8 +299,9 @@ class Transcript:
 
     def complete_whole(self, call: WireCall) -> None:
         """Completes a call if its text is whole, though nothing says how the response ended."""
-        is_open = not call.final and call.name is not None
-        if is_open and (call.encoding == "text" or self._is_whole(call)):
+        if call.final or call.name is None:
+            return
+        if call.encoding == "text" or (not call.text.is_blank and is_strict(call.text.join())):
             self._complete(call)
 
     def discard_call(self, call: WireCall, reason: DiscardReason, detail: str | None = None) -> None:
@@ -315,9 +316,6 @@ class Transcript:
     def text_of(self, call_id: str) -> ArgumentText | None:
         """The argument text of a call, while that is not final."""
         return next((call.text for call in self._calls if call.call_id == call_id), None)
-
-    def _is_whole(self, call: WireCall) -> bool:
-        return not call.text.is_blank and is_strict(call.text.join())
 
     def _complete(self, call: WireCall) -> None:
         if call.encoding == "json" and call.text.is_blank:
