@@ -12,7 +12,7 @@ import pytest
 
 from callstream import Callstream, open_journal
 from callstream.events import ResponseKept, RunEnded
-from callstream.runtime.continuing import Half, KeptBody, unpack
+from callstream.runtime.continuing import KeptBody, KeptTurn, unpack
 from callstream.testing import Finish, HttpError, ReceivedRequest, Script, Text
 from callstream.testing.httpserver import HttpAnswer
 from callstream.testing.provider import Route
@@ -124,10 +124,10 @@ async def test_what_was_answered_in_two_parts_is_kept_whole(stage: Stage) -> Non
 async def test_each_checkpoint_keeps_what_came_since_the_one_before() -> None:
     body = KeptBody("digest", 200, {}, checkpoint=provider_of("gemini").checkpoint)
     frames = [b'data: {"continuationToken": "%b"}\r\n\r\n' % token.encode() for token in TOKENS]
-    kept = []
+    half = KeptTurn()
     for frame, token in zip(frames, TOKENS, strict=True):
         body.read(frame + b"data: {}\r\n\r\n")
-        kept += body.checked(token)
+        for kept in body.checked(token):
+            half.keep(kept)
         assert body.checked(token) == []
-    half = Half.of(None, kept)
     assert (half.checkpoint, half.body) == (TOKENS[1], frames[0] + b"data: {}\r\n\r\n" + frames[1])
