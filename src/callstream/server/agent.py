@@ -156,15 +156,12 @@ class FunctionHost:
     ) -> None:
         self._function = function
         self.callstream = callstream
+        self.view = View()
         self.apps = frozenset({name})
         self.can_continue = can_continue
         self.continues = False
         self.on_divergence: OnDivergence = "fail"
         self.max_attempts = 3
-
-    @property
-    def view(self) -> View:
-        return View()
 
     def presentation(self, run_input: RunAgentInput | None) -> None:
         """An agent's events are shown as they are."""
