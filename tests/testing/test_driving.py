@@ -107,6 +107,21 @@ async def test_malformed_text_aborts(text: str) -> None:
     assert not kinds(log, "run")
 
 
+async def test_an_argument_that_comes_twice_aborts_as_from_a_provider() -> None:
+    ran = []
+
+    @tool
+    def add(a: int) -> None:
+        ran.append(a)
+
+    driven = await stream_args(add, '{"a": 1, "a": 2}')
+    assert (driven.outcome.kind, driven.outcome.reason) == ("aborted", "malformed")
+    assert driven.call.detail == "the name 'a' comes twice in an object"
+    with pytest.raises(CallRejected):
+        await driven.run()
+    assert ran == []
+
+
 @pytest.mark.parametrize("pieces", [0, 3, 1000])
 async def test_truncated_arguments_abort_even_if_all_of_them_came(pieces: int) -> None:
     write_document, log = made()

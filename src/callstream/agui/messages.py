@@ -131,10 +131,6 @@ class _AnyMessage(Protocol):
     def role(self) -> str: ...
 
 
-class _Input(Protocol):
-    def model_dump(self, *, by_alias: bool) -> dict[str, Any]: ...
-
-
 _SPOKEN: Final = frozenset({"user", "assistant", "tool", "reasoning"})
 
 MessageT = TypeVar("MessageT", bound=_AnyMessage)
@@ -180,8 +176,8 @@ def brought(run_input: Any) -> Iterator[Message]:
                     yield msgspec.convert(message, Message)
 
 
-def digest_of(run_input: _Input) -> str:
-    """A name for an input: equal inputs have the same, in every process. A run keeps it, so that a repetition is known."""
+def digest_of(run_input: Any) -> str:
+    """A name for an AG-UI input: equal ones have the same in every process. A run keeps it, to know a repetition."""
     text = json.dumps(run_input.model_dump(by_alias=True), sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -6,12 +6,12 @@ for. The start and the end of the run are the server's own affair; a RUN_ERROR i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
+from callstream import codec
 from callstream.agui.translator import TOOL_PROGRESS
 from callstream.errors import CallstreamError, UsageError
 from callstream.events import (
@@ -71,9 +71,10 @@ class Reader:
             self._open.add(event["messageId"])
             yield MessageStarted(event["messageId"])
 
-    def _text_appended(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+    def _appended(self, event: dict[str, Any]) -> Iterator[RunEvent]:
         yield from self._message_started(event)
-        yield TextAppended(event["messageId"], event["delta"])
+        kind = TextAppended if event["type"].startswith("TEXT_") else ReasoningAppended
+        yield kind(event["messageId"], event["delta"])
 
     def _message_ended(self, event: dict[str, Any]) -> Iterator[RunEvent]:
         if event["messageId"] in self._open:
@@ -87,12 +88,7 @@ class Reader:
         if message_id != self._text:
             yield from self._end_chunks()
         self._text = message_id
-        appended = self._text_appended if event["type"] == "TEXT_MESSAGE_CHUNK" else self._reasoned
-        yield from appended({"messageId": message_id, "delta": event.get("delta") or ""})
-
-    def _reasoned(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        yield from self._message_started(event)
-        yield ReasoningAppended(event["messageId"], event["delta"])
+        yield from self._appended({**event, "messageId": message_id, "delta": event.get("delta") or ""})
 
     # -- calls --
 
@@ -118,7 +114,7 @@ class Reader:
             raise UsageError(f"expected TOOL_CALL_START of call {call_id!r} before its end")
         text = "".join(pieces)
         try:
-            json.loads(text or "{}", parse_constant=_refused)
+            codec.decode_strict(text or "{}")
         except ValueError as error:
             yield CallDiscarded(call_id, "malformed", str(error))
         else:
@@ -176,10 +172,6 @@ class Reader:
         raise AgentError(str(event.get("message") or "the agent reported an error"))
 
 
-def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def _check(kind: str, event: dict[str, Any]) -> None:
     """Refuses what the journal would keep and could not read again."""
     for name in _TEXTS:
@@ -206,11 +198,11 @@ _TEXTS: Final = (
 _CHUNKS: Final = ("TEXT_MESSAGE_CHUNK", "REASONING_MESSAGE_CHUNK", "TOOL_CALL_CHUNK")
 _HANDLERS: Final[dict[str, Callable[[Reader, dict[str, Any]], Iterator[RunEvent]]]] = {
     "TEXT_MESSAGE_START": Reader._message_started,
-    "TEXT_MESSAGE_CONTENT": Reader._text_appended,
+    "TEXT_MESSAGE_CONTENT": Reader._appended,
     "TEXT_MESSAGE_END": Reader._message_ended,
     "TEXT_MESSAGE_CHUNK": Reader._message_chunk,
     "REASONING_MESSAGE_START": Reader._message_started,
-    "REASONING_MESSAGE_CONTENT": Reader._reasoned,
+    "REASONING_MESSAGE_CONTENT": Reader._appended,
     "REASONING_MESSAGE_END": Reader._message_ended,
     "REASONING_MESSAGE_CHUNK": Reader._message_chunk,
     "REASONING_ENCRYPTED_VALUE": Reader._signed,

@@ -156,15 +156,12 @@ class FunctionHost:
     ) -> None:
         self._function = function
         self.callstream = callstream
+        self.view = View()
         self.apps = frozenset({name})
         self.can_continue = can_continue
         self.continues = False
         self.on_divergence: OnDivergence = "fail"
         self.max_attempts = 3
-
-    @property
-    def view(self) -> View:
-        return View()
 
     def presentation(self, run_input: RunAgentInput | None) -> None:
         """An agent's events are shown as they are."""
@@ -280,7 +277,9 @@ class _Answer(msgspec.Struct, frozen=True):
 def _answers_in(run_input: RunAgentInput) -> Iterator[_Answer]:
     for message in since_spoken(run_input.messages):
         if isinstance(message, ToolMessage):
-            yield _Answer(message.tool_call_id, _content(message.content), message.error, message.id)
+            text = message.content
+            result = result_value(text) if isinstance(text, str) else text
+            yield _Answer(message.tool_call_id, result, message.error, message.id)
     for entry in run_input.resume or ():
         yield _Answer(entry.interrupt_id, entry.payload, CANCELLED if entry.status == "cancelled" else None)
 
@@ -330,11 +329,6 @@ def _message_received(message: UserMessage) -> MessageReceived:
     texts = [part["text"] for part in parts if part.get("type") == "text"]
     kinds = tuple(str(part.get("type")) for part in parts if part.get("type") != "text")
     return MessageReceived("user", "\n".join(texts), message.id, kinds)
-
-
-def _content(text: Any) -> Any:
-    """A tool message's content: JSON where it is, else the text."""
-    return result_value(text) if isinstance(text, str) else text
 
 
 # -- what an agent yields, on its way into its run --

@@ -131,10 +131,9 @@ class Driven:
 def _end(tool: Tool[Any], text: str, encoding: Encoding) -> CallCompleted | CallDiscarded:
     if encoding == "text":
         return CallCompleted(CALL_ID, json.dumps(text))
-    try:
-        args = codec.decode_strict(text)
-    except (ValueError, RecursionError) as error:
-        return CallDiscarded(CALL_ID, "malformed", str(error))
+    if mistake := codec.mistake_in(text):
+        return CallDiscarded(CALL_ID, "malformed", mistake)
+    args = json.loads(text)
     if not isinstance(args, dict):
         return CallDiscarded(CALL_ID, "malformed", "the arguments are not an object")
     try:

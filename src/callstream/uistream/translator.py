@@ -46,7 +46,6 @@ from callstream.view import (
     InputCame,
     MessageBegan,
     Opened,
-    Outcome,
     Passage,
     Progressed,
     RanEarly,
@@ -210,8 +209,8 @@ class ChunkTranslator:
 
     def replay(self, runs: Sequence[RunView]) -> list[Chunk]:
         """The turn so far. Calls that have an answer are not made available again: that would run browser tools twice."""
-        ended = [outcome for run in runs for outcome in _outcomes(run)]
-        self._answered = frozenset(outcome.call_id for outcome in ended)
+        courses = (each for run in runs for each in (*run.calls.values(), *run.answers.values()))
+        self._answered = frozenset(each.call_id for each in courses if each.outcome is not None)
         if runs:
             self._metadata = {"runId": runs[-1].run_id or ""}
         last = len(runs) - 1
@@ -523,12 +522,6 @@ _TABLE: Final[dict[type[Any], _Row]] = {
     InputCame: ChunkTranslator._nothing,
     Signed: ChunkTranslator._nothing,
 }
-
-
-def _outcomes(run: RunView) -> list[Outcome]:
-    own, others = run.calls.values(), run.answers.values()
-    ended = [call.outcome for call in own] + [answer.outcome for answer in others]
-    return [outcome for outcome in ended if outcome is not None]
 
 
 # -- words of answers and failures -------------------------------------------------------------------------------------

@@ -102,8 +102,8 @@ class Encoder(ABC):
     @abstractmethod
     def call(self, call: ToolCall) -> Iterator[bytes]: ...
 
-    @abstractmethod
-    def failure(self, step: Failure) -> Iterator[bytes]: ...
+    def failure(self, step: Failure) -> Iterator[bytes]:
+        yield self.framed(self.error(step))
 
     def end(self, reason: str | None) -> Iterator[bytes]:
         """The normal end. ``reason`` is the wire's own word; None is the one that fits, every wire knows ``length``."""
@@ -118,6 +118,10 @@ class Encoder(ABC):
     @abstractmethod
     def whole(self) -> Any:
         """The non-streaming answer with what was sent until now."""
+
+    def framed(self, payload: Any) -> bytes:
+        """An object as it stands in the stream, where it has no name there."""
+        return f"data: {dumps(payload)}\n\n".encode()
 
     def error(self, step: Failure | HttpError) -> Any:
         """The body of a request that failed or is refused."""

@@ -18,7 +18,7 @@ import msgspec
 from callstream.errors import UsageError
 from callstream.jsontext.path import Path, format_path
 from callstream.testing.encoders.encoder import Encoder, Form, dumps
-from callstream.testing.script import Failure, HttpError, Step, Text, Thought, ToolCall, with_calls
+from callstream.testing.script import HttpError, Step, Text, Thought, ToolCall, with_calls
 
 _SPACED = (",", ": ")
 # Google's serialiser escapes these too. google-genai relies on it: any line end of Unicode ends a line of its stream.
@@ -123,17 +123,18 @@ class GeminiEncoder(GoogleEncoder):
                     yield {"partialArgs": [{**place, "stringValue": piece, "willContinue": True}]}
             yield {"partialArgs": [{**place, **_last(value)}]}
 
-    def failure(self, step: Failure) -> Iterator[bytes]:
-        yield _event(self.error(step))
-
     def finish(self) -> Iterator[bytes]:
         yield self._chunk([{"text": ""}])
 
     def whole(self) -> Any:
         return self._response(self.content)
 
+    def framed(self, payload: Any) -> bytes:
+        text = _ESCAPED.sub(lambda character: f"\\u{ord(character[0]):04x}", dumps(payload, _SPACED))
+        return f"data: {text}\r\n\r\n".encode()
+
     def _chunk(self, parts: list[dict[str, Any]]) -> bytes:
-        return _event(self._response(parts))
+        return self.framed(self._response(parts))
 
     def _response(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
         candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts}}
@@ -177,11 +178,6 @@ def _last(value: Any) -> dict[str, Any]:
     if isinstance(value, int | float):
         return {"numberValue": value}
     return {"stringValue": ""} if isinstance(value, str) else {}
-
-
-def _event(payload: Any) -> bytes:
-    text = _ESCAPED.sub(lambda character: f"\\u{ord(character[0]):04x}", dumps(payload, _SPACED))
-    return f"data: {text}\r\n\r\n".encode()
 
 
 # -- thought signatures ------------------------------------------------------------------------------------------------

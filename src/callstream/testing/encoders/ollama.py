@@ -9,7 +9,7 @@ from typing import Any
 from callstream.codec import encode_line
 from callstream.errors import UsageError
 from callstream.testing.encoders.encoder import Encoder, Form
-from callstream.testing.script import Failure, Text, Thought, ToolCall
+from callstream.testing.script import Text, Thought, ToolCall
 
 _MOMENT = "2026-08-05T08:10:56.372032Z"
 
@@ -56,11 +56,11 @@ class OllamaEncoder(Encoder):
         self.tool_calls.append(entry)
         yield self._line(tool_calls=[entry])
 
-    def failure(self, step: Failure) -> Iterator[bytes]:
-        yield encode_line(self.error(step)) + b"\n"
+    def framed(self, payload: Any) -> bytes:
+        return encode_line(payload) + b"\n"
 
     def finish(self) -> Iterator[bytes]:
-        yield encode_line(self._answer({"role": "assistant", "content": ""})) + b"\n"
+        yield self.framed(self._answer({"role": "assistant", "content": ""}))
 
     def whole(self) -> Any:
         return self._answer(self._message | ({"tool_calls": self.tool_calls} if self.tool_calls else {}))
@@ -70,8 +70,7 @@ class OllamaEncoder(Encoder):
 
     def _line(self, **message: Any) -> bytes:
         said = {"role": "assistant", "content": "", **message}
-        line = {"model": self.model_name, "created_at": _MOMENT, "message": said, "done": False}
-        return encode_line(line) + b"\n"
+        return self.framed({"model": self.model_name, "created_at": _MOMENT, "message": said, "done": False})
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from callstream.testing.encoders.encoder import CREATED, OpenAIEncoder, argument_text, dumps
-from callstream.testing.script import Failure, Text, Thought, ToolCall
+from callstream.testing.encoders.encoder import CREATED, OpenAIEncoder, argument_text
+from callstream.testing.script import Text, Thought, ToolCall
 
 
 class OpenAIChatEncoder(OpenAIEncoder):
@@ -60,13 +60,10 @@ class OpenAIChatEncoder(OpenAIEncoder):
             yield self._chunk({"tool_calls": [part]})
         self._held += held
 
-    def failure(self, step: Failure) -> Iterator[bytes]:
-        yield _event(self.error(step))
-
     def finish(self) -> Iterator[bytes]:
         yield from self._role("")
         yield self._chunk({}, self.finish_reason)
-        yield _event(self._envelope("chat.completion.chunk", [], self._usage()))
+        yield self.framed(self._envelope("chat.completion.chunk", [], self._usage()))
         yield b"data: [DONE]\n\n"
 
     def whole(self) -> Any:
@@ -89,7 +86,7 @@ class OpenAIChatEncoder(OpenAIEncoder):
             delta = delta | {"tool_calls": [*self._held, *delta.get("tool_calls", ())]}
             self._held = []
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return _event(self._envelope("chat.completion.chunk", [choice], None))
+        return self.framed(self._envelope("chat.completion.chunk", [choice], None))
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
         return {
@@ -116,7 +113,3 @@ class OpenAIChatEncoder(OpenAIEncoder):
                 "rejected_prediction_tokens": 0,
             },
         }
-
-
-def _event(payload: Any) -> bytes:
-    return f"data: {dumps(payload)}\n\n".encode()
