@@ -11,13 +11,13 @@ from google.adk.agents import LlmAgent, SequentialAgent
 from google.adk.tools import FunctionTool, LongRunningFunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
 
-from callstream import Callstream, Progress, no_progress
+from callstream import Callstream, Progress, no_progress, tool
 from callstream.adk import ADKAgent, StreamingTool
 from callstream.calls import CallState
 from callstream.testing import Finish, Text, ToolCall
 
 from .agent.clients import Client
-from .hosting import PATHS, Host, Models, agent_of, responses_in, scripted
+from .hosting import PATHS, Host, Models, agent_of, answer, responses_in, scripted
 
 Report = Callable[[Any], Awaitable[None]]
 END = [Text("Done."), Finish()]
@@ -138,6 +138,25 @@ async def test_a_plain_function_asks_for_confirmation_as_before(
     asked = [call.name for event in events for call in event.get_function_calls()]
     assert "adk_request_confirmation" in asked
     assert told == []
+
+
+@pytest.mark.parametrize("function", KINDS, ids=[each.__name__ for each in KINDS])
+@pytest.mark.parametrize("is_made", [False, True])
+async def test_no_tool_runs_before_its_confirmation(
+    is_made: bool, function: Any, cs: Callstream, models: Models, told: list[Any]
+) -> None:
+    """Whatever stands in for it: it runs in a thread, or several values of it are collected."""
+    made = FunctionTool(tool(function) if is_made else function, require_confirmation=True)
+    async with scripted("gemini", [[ToolCall(made.name, {"query": "moon"}), Finish()], END]) as provider:
+        host = Host(cs, agent_of(models(provider), made))
+        events = await host.run()
+        (question,) = [
+            call for event in events for call in event.get_function_calls() if call.name == "adk_request_confirmation"
+        ]
+        assert told == []
+        events = await host.run([answer("adk_request_confirmation", question.id, {"confirmed": True})])
+    assert told == [(made.name, {"step": 1})]
+    assert [result for _, result in responses_in(events)] == [{"result": "moon found by writer"}]
 
 
 async def test_a_parameter_that_a_model_fills_in_stays(cs: Callstream, models: Models) -> None:

@@ -40,7 +40,7 @@ from callstream.adk.plugin import CallstreamPlugin, HostedPlugin
 from callstream.adk.services import KeptSession, ResumedSessions, shielded
 from callstream.adk.settings import AgentOptions, Predictions, complete
 from callstream.adk.tapping import client_toolsets, structured_agents, tap_tree
-from callstream.adk.threads import IdleThreads, SessionMemory, ThreadKey, Threads, public_state
+from callstream.adk.threads import IdleThreads, ThreadKey, Threads, public_state
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
 from callstream.agui.events import (
     Custom,
@@ -116,8 +116,6 @@ class ADKAgent:
         in_memory = settings["use_in_memory_services"]
         self._artifacts = shielded(settings["artifact_service"] or (InMemoryArtifactService() if in_memory else None))
         self._memory = shielded(settings["memory_service"] or (InMemoryMemoryService() if in_memory else None))
-        remembers = settings["memory_service"] is not None and settings["save_session_to_memory_on_cleanup"]
-        self._session_memory = SessionMemory(self._memory) if self._memory is not None and remembers else None
         credentials = settings["credential_service"] or (InMemoryCredentialService() if in_memory else None)
         self._credentials = shielded(credentials)
         self.owns_sessions = settings["session_service"] is None
@@ -166,14 +164,15 @@ class ADKAgent:
         """What forgets idle threads, or puts them into memory; None if neither is wanted."""
         settings = self._settings
         owns_sessions = self.owns_sessions and settings["delete_session_on_cleanup"]
-        has_work = self.owns_callstream or owns_sessions or self._session_memory is not None
+        remembers = settings["memory_service"] is not None and settings["save_session_to_memory_on_cleanup"]
+        has_work = self.owns_callstream or owns_sessions or remembers
         if settings["session_timeout_seconds"] is None or not has_work:
             return None
         return IdleThreads(
             settings["session_timeout_seconds"],
             self.callstream.journal,
             self._threads,
-            self._session_memory,
+            self._memory if remembers else None,
             owns_journal=self.owns_callstream,
             owns_sessions=owns_sessions,
             clock=time.monotonic,
@@ -276,9 +275,9 @@ class ADKAgent:
             self._idle.use(thread)
             await self.callstream.journal.open()
             await self._idle.forget({given.thread_id, *(run.thread_id for run in self._active)})
-        turn = self._turn(given, thread)
+        turn = ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
         await turn.read(self.root_agent, seeds=self._settings["seed_first_run_history"])
-        given_up = tuple(await self._plugin.left_behind.find(given.thread_id, user_id, turn.runs))
+        given_up = tuple(await self.callstream.left_behind.find(given.thread_id, user_id, turn.runs))
         credentials = await turn.credentials()
         began = time.time()
         run = await self.callstream.begin(
@@ -293,30 +292,16 @@ class ADKAgent:
         )
         self._app_runs.add(app_name, run.run_id, began, time.time())
         run.directory.own_runs = turn.directory.own_runs
-        runner = self._runner(app_name)
-        return self._started(run, thread, runner, self._threads, given, heard=turn.heard, given_up=given_up)
+        if app_name not in self._runners:
+            self._runners[app_name] = self._new_runner(app_name, self._threads.service)
+        return self._started(run, turn, self._runners[app_name], given_up)
 
-    def _started(
-        self,
-        run: Run,
-        thread: ThreadKey,
-        runner: Runner,
-        threads: Threads,
-        given: RunAgentInput,
-        *,
-        heard: frozenset[str],
-        given_up: tuple[Call, ...] = (),
-    ) -> StartedRun:
+    def _started(self, run: Run, turn: ClientTurn, runner: Runner, given_up: tuple[Call, ...] = ()) -> StartedRun:
         self._active.add(run)
+        thread = turn.thread  # nothing else of the turn is kept while the run goes on
         run.on_stop(lambda reason: self._release(run, thread))
-        plugin, settings, predictions = self._plugin, self._settings, self._predictions
-        work = AgentRun(
-            run, thread, runner, threads, given, heard, plugin=plugin, settings=settings, predictions=predictions
-        )
-        return StartedRun(run, partial(work.work, given_up), thread)
-
-    def _turn(self, given: RunAgentInput, thread: ThreadKey) -> ClientTurn:
-        return ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
+        work = AgentRun(run, turn, runner, self._plugin, self._settings, self._predictions, given_up=given_up)
+        return StartedRun(run, work.work, thread)
 
     # -- a run of another process, which goes on here --
 
@@ -356,8 +341,9 @@ class ADKAgent:
         before = None if replay.session is None else KeptSession.read(replay.session)
         sessions = ResumedSessions(self._threads.service, before)
         threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
-        runner = self._new_runner(thread[0], sessions)
-        return self._started(run, thread, runner, threads, given, heard=frozenset(kept["heard"]))
+        turn = ClientTurn(given, thread, engine.journal, threads, self._app_runs)
+        turn.heard = frozenset(kept["heard"])
+        return self._started(run, turn, self._new_runner(thread[0], sessions))
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
@@ -367,7 +353,8 @@ class ADKAgent:
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
         """Imports a thread of which the journal has never had a run from its session. Beginning a run does so too."""
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
-        turn = self._turn(given, self._thread_of(given, principal))
+        thread = self._thread_of(given, principal)
+        turn = ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
         await turn.import_thread(self.root_agent)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
@@ -422,11 +409,6 @@ class ADKAgent:
 
     def _thread_of(self, given: RunAgentInput, principal: str | None = None) -> ThreadKey:
         return self.app_of(given), principal or self.user_of(given), given.thread_id
-
-    def _runner(self, app_name: str) -> Runner:
-        if app_name not in self._runners:
-            self._runners[app_name] = self._new_runner(app_name, self._threads.service)
-        return self._runners[app_name]
 
     def _new_runner(self, app_name: str, sessions: BaseSessionService) -> Runner:
         return Runner(
@@ -513,8 +495,8 @@ class ADKAgent:
             await driver.hand_over("closed")
         for run in list(self._active):
             await run.stop("closed")
-        if self._session_memory is not None:
-            await self._session_memory.wait()
+        if self._idle is not None:
+            await self._idle.wait()
         for runner in self._runners.values():
             await runner.close()
         self._runners.clear()

@@ -107,7 +107,7 @@ class ClientTurn:
         self, given: RunAgentInput, thread: ThreadKey, journal: Journal, threads: Threads, app_runs: AppRuns
     ) -> None:
         self.given = given
-        self._thread = thread
+        self.thread = thread
         self._app_name, self._user_id, self._thread_id = thread
         self.directory = _TurnDirectory(journal, self._thread_id, self._user_id)
         self.runs: Sequence[RunRow] = ()
@@ -115,7 +115,7 @@ class ClientTurn:
         self.history: Sequence[Message] = ()
         self._journal = journal
         self._app_runs = app_runs
-        self._threads = threads
+        self.threads = threads
         self._session: Session | None = None
         self._has_session = False
 
@@ -207,7 +207,7 @@ class ClientTurn:
     async def _found_session(self) -> Session | None:
         """google-adk's, before the run begins; None if there is none."""
         if not self._has_session:
-            self._session = await self._threads.find(self._thread)
+            self._session = await self.threads.find(self.thread)
             self._has_session = True
         return self._session
 
@@ -254,39 +254,37 @@ class ClientTurn:
 class AgentRun:
     """``work`` is the run: it ends the started run of the journal, however that ends.
 
-    ``heard``: messages that runs of the thread have had whose session is gone.
+    ``given_up``: calls that a process left behind in the thread when it died.
     """
 
     def __init__(
         self,
         run: Run,
-        thread: ThreadKey,
+        turn: ClientTurn,
         runner: Runner,
-        threads: Threads,
-        given: RunAgentInput,
-        heard: frozenset[str],
-        *,
         plugin: HostedPlugin,
         settings: AgentOptions,
         predictions: Predictions,
+        *,
+        given_up: tuple[Call, ...],
     ) -> None:
         self._run = run
-        self._thread = thread
+        self._thread = turn.thread
+        self._threads = turn.threads
+        self._input = turn.given
+        self._heard = turn.heard
         self._runner = runner
-        self._threads = threads
         self._plugin = plugin
         self._settings = settings
-        self._input = given
         self._predictions = predictions
         self._predicted: dict[str, None] = {}  # the tools that have run and whose changes need the user's consent
-        self._state = SharedState(given.state)
-        self._heard = heard
+        self._state = SharedState(turn.given.state)
+        self._given_up = given_up
 
-    async def work(self, given_up: tuple[Call, ...]) -> None:
-        """``given_up``: calls that a process left behind in the thread when it died."""
+    async def work(self) -> None:
         run = self._run
         instructions = _instructions(self._input.messages)
-        current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, given_up))
+        current_input.set(ClientInput(tuple(self._input.tools or ()), instructions, self._agent_name, self._given_up))
         try:
             async with run, asyncio.timeout(self._settings["execution_timeout_seconds"]):
                 turns = await self._turns()

@@ -133,7 +133,7 @@ def answer_in(message: ToolMessage) -> ClientAnswer:
     return ClientAnswer(message.tool_call_id, text, message.error, message.id, media)
 
 
-def response_part(answer: ClientAnswer, function_call: types.FunctionCall) -> types.Part:
+def response_part(answer: ClientAnswer, function_call_id: str, name: str) -> types.Part:
     media = [
         types.FunctionResponsePart(inline_data=types.FunctionResponseBlob(data=blob.data, mime_type=blob.mime_type))
         for part in answer.media
@@ -141,7 +141,7 @@ def response_part(answer: ClientAnswer, function_call: types.FunctionCall) -> ty
     ]
     return types.Part(
         function_response=types.FunctionResponse(
-            id=function_call.id, name=function_call.name, response=answer.response, parts=media or None
+            id=function_call_id, name=name, response=answer.response, parts=media or None
         )
     )
 
@@ -468,7 +468,7 @@ class ClientAnswers:
         wire_id = self._calls.id_of(call)
         question = self._calls.question(wire_id)
         if question is None:
-            return response_part(answer, types.FunctionCall(id=wire_id, name=call.name))
+            return response_part(answer, wire_id, call.name)
         match question.name:
             case "adk_request_confirmation":
                 response = confirmation(answer.response)

@@ -28,7 +28,7 @@ from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
 from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from pydantic_core import to_jsonable_python
 
-from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.partials import provider_id_of
 from callstream.calls import Call, CallState, decision
 from callstream.events import (
     ArgsAppended,
@@ -39,7 +39,6 @@ from callstream.events import (
     CallStarted,
     MessageReceived,
     Question,
-    WireEvent,
 )
 from callstream.runtime import Run
 from callstream.tools import Tool
@@ -335,17 +334,16 @@ async def import_call(
 
     ``function``: the one that its tool runs, if it was made with ``@tool``.
     """
-    provider_id = None if function_call_id.startswith(MINTED_PREFIX) else function_call_id
-    text = json_text(args)
-    events: Sequence[WireEvent] = [
-        CallStarted(function_call_id, name, provider_id),
-        ArgsAppended(function_call_id, text),
-        CallCompleted(function_call_id, text),
-    ]
     own = None if function is None else {name: function}
     response = run.response("gemini", author=author, early="never", own_tools=own)
-    await response.record(events)
+    await response.record(whole_call(CallStarted(function_call_id, name, provider_id_of(function_call_id)), args))
     return response.call_ids[function_call_id]
+
+
+def whole_call(started: CallStarted, args: dict[str, Any]) -> tuple[CallStarted, ArgsAppended, CallCompleted]:
+    """The events of a call that came in one piece."""
+    text = json_text(args)
+    return started, ArgsAppended(started.call_id, text), CallCompleted(started.call_id, text)
 
 
 def outcome(response: Any) -> tuple[Any, str | None]:

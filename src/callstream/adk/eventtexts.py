@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextvars import ContextVar
 from itertools import groupby
 from typing import Any, Final, TypeVar
@@ -28,7 +28,6 @@ from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.events.event import Event
-from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.planners.base_planner import BasePlanner
 from google.adk.planners.built_in_planner import BuiltInPlanner
@@ -39,12 +38,11 @@ from google.genai import types
 
 from callstream.adk.calls import message_received
 from callstream.adk.invocations import Invocation, OnTruncated, Speaker, Step, guard
-from callstream.adk.partials import append_text, as_written, end_response, signature_of
+from callstream.adk.partials import append_text, as_written, end_response, minted_id, signature_of
 from callstream.adk.tapping import is_watched
 from callstream.calls import Call, CallState
 from callstream.errors import RunOver
 from callstream.runtime import Run, TextFilter
-from callstream.runtime.run import ModelCall
 from callstream.tools import Tool
 from callstream.wire.transcript import Transcript, json_text
 
@@ -70,8 +68,10 @@ class EventTexts:
         invocation = self._invocation
         if event.author == "user" or invocation.is_live or invocation.run.outcome is not None:
             return
-        step = _step_of(invocation, event)
-        was_read = is_judged or (step is not None and step.was_read and not step.model_call.withholds)
+        step = invocation.step_of(event.actions)
+        if step is None and any(part.executable_code for part in _parts(event)):
+            step = invocation.last_step(Speaker.of(event))  # a code executor makes another event of the answer
+        was_read = is_judged or (step is not None and step.was_read and not step.withholds)
         # The code that an executor has found in an answer is in the text of the answer.
         has_code = was_read and step is not None and step.actions is not event.actions
         parts = [] if was_read else [part for part in _parts(event) if part.text]
@@ -89,14 +89,6 @@ class EventTexts:
                 await passage.end(parts)
         except RunOver:
             pass  # what is said after the end is not shown
-
-
-def _step_of(invocation: Invocation, event: Event) -> Step | None:
-    """The call of a model whose answer an event has; None if no model was asked for it."""
-    step = invocation.step_of(event.actions)
-    if step is None and any(part.executable_code for part in _parts(event)):
-        step = invocation.last_step(Speaker.of(event))  # a code executor makes another event of the answer
-    return step
 
 
 def _parts(event: Event) -> list[types.Part]:
@@ -167,62 +159,48 @@ async def record_judged(invocation: Invocation, step: Step, event: Event) -> Non
     """
     if event.partial or invocation.run.outcome is not None:
         return
-    try:
-        await _Answer(invocation, step).record(event)
-    except RunOver:
-        pass  # what is said after the end is not shown
-
-
-class _Answer:
-    def __init__(self, invocation: Invocation, step: Step) -> None:
-        self._invocation = invocation
-        self._step = step
-        self._wanted_id = ""
-        self._transcript = Transcript(lambda: self._wanted_id)
-        asked = step.model_call
-        self._response = invocation.run.response("gemini", author=asked.author, early="never", own_tools=asked.tools)
-
-    async def record(self, event: Event) -> None:
-        drafts = self._step.calls()
-        bound: list[tuple[str, str]] = []
-        for part in _said_or_shown(event):
-            if part.function_call is not None:
-                bound.append((part.function_call.id or "", self._call(part, part.function_call, drafts)))
-            else:
-                append_text(self._transcript, part.text or "", bool(part.thought))
-        self._lost()
-        end_response(self._transcript, event)
-        await self._response.record(self._transcript.pop())
-        for function_call_id, local in bound:
-            self._invocation.known_calls.bind(self._step.speaker, function_call_id, self._response.call_ids[local])
-
-    def _call(self, part: types.Part, shown: types.FunctionCall, drafts: list[Call]) -> str:
-        draft = next((each for each in drafts if each.wire_id == shown.id), None)
-        if draft is not None:
-            drafts.remove(draft)
-        args = as_written(shown.args or {}, None if draft is None else draft.args)
-        is_as_written = draft is not None and args == (draft.args or {})
-        self._wanted_id = shown.id or ""
-        provider_id = shown.id if draft is None else draft.provider_id
-        signature = (draft and draft.signature) or signature_of(part)  # the model wants it back, whatever is shown
-        call = self._transcript.open_call(shown.name, provider_id, signature=signature)
-        if draft is not None and _is_refused(draft, is_as_written=is_as_written):
-            if args:
-                self._transcript.append_args(call, json_text(args))
-            self._transcript.discard_call(call, draft.reason or "malformed", draft.detail)
+    drafts, run = step.calls(), invocation.run
+    response = run.response("gemini", author=step.author, early="never", own_tools=step.tools)
+    transcript = Transcript(run.engine.new_call_id)
+    bound: list[tuple[str, str]] = []
+    for part in _said_or_shown(event):
+        if part.function_call is not None:
+            bound.append((part.function_call.id or "", _write_call(transcript, part, part.function_call, drafts)))
         else:
-            written = draft.args_json if draft is not None and is_as_written else None
-            self._transcript.append_args(call, written or json_text(args))
-            self._transcript.complete_whole(call)
-        return call.call_id
+            append_text(transcript, part.text or "", bool(part.thought))
+    # Calls that the model did not finish and that end the invocation. Of their arguments nothing is shown.
+    for lost in step.taken_out:
+        call = transcript.open_call(lost.name, lost.provider_id, call_id=lost.call_id)
+        transcript.discard_call(call, lost.reason or "truncated", lost.detail)
+    step.taken_out = []
+    end_response(transcript, event)
+    try:
+        await response.record(transcript.pop())
+    except RunOver:
+        return  # what is said after the end is not shown
+    for function_call_id, local in bound:
+        invocation.known_calls.bind(step.speaker, function_call_id, response.call_ids[local])
 
-    def _lost(self) -> None:
-        """Calls that the model did not finish and that end the invocation. Of their arguments nothing is shown."""
-        for lost in self._step.taken_out:
-            self._wanted_id = lost.call_id
-            call = self._transcript.open_call(lost.name, lost.provider_id)
-            self._transcript.discard_call(call, lost.reason or "truncated", lost.detail)
-        self._step.taken_out = []
+
+def _write_call(transcript: Transcript, part: types.Part, shown: types.FunctionCall, drafts: list[Call]) -> str:
+    """Writes a call as it is shown. Returns its id there. ``drafts``: the calls as the model wrote them, each for once."""
+    draft = next((each for each in drafts if each.wire_id == shown.id), None)
+    if draft is not None:
+        drafts.remove(draft)
+    args = as_written(shown.args or {}, None if draft is None else draft.args)
+    is_as_written = draft is not None and args == (draft.args or {})
+    provider_id = shown.id if draft is None else draft.provider_id
+    signature = (draft and draft.signature) or signature_of(part)  # the model wants it back, whatever is shown
+    call = transcript.open_call(shown.name, provider_id, call_id=shown.id, signature=signature)
+    if draft is not None and _is_refused(draft, is_as_written=is_as_written):
+        if args:
+            transcript.append_args(call, json_text(args))
+        transcript.discard_call(call, draft.reason or "malformed", draft.detail)
+    else:
+        written = draft.args_json if draft is not None and is_as_written else None
+        transcript.append_args(call, written or json_text(args))
+        transcript.complete_whole(call)
+    return call.call_id
 
 
 def _is_refused(draft: Call, *, is_as_written: bool) -> bool:
@@ -339,13 +317,15 @@ def _spoken(event: Event) -> str:
 class LiveTranscript:
     """Reads the events of one live invocation into its run."""
 
-    def __init__(self, invocation: Invocation, new_call_id: Callable[[], str]) -> None:
+    def __init__(self, invocation: Invocation, judges: Judges, outputs: OutputKeys, on_truncated: OnTruncated) -> None:
         self._invocation = invocation
-        self._new_call_id = new_call_id
+        self._judges = judges
+        self._outputs = outputs
+        self._on_truncated = on_truncated
         self._open: dict[bool, Step] = {}
         """What is being said aloud (True) and written (False)."""
         self._goes_on = False
-        self.is_new_turn = True
+        self._is_new_turn = True
         """Whether what is said next begins a turn."""
         self._asked: set[str] = set()
         self.tools: dict[str, dict[str, Tool[Any]]] = {}
@@ -365,49 +345,61 @@ class LiveTranscript:
 
     async def hear(self, content: types.Content) -> None:
         """A user wrote or said something."""
-        self.is_new_turn = True
+        self._is_new_turn = True
         await self._invocation.run.record([message_received(content.parts or ())])
 
-    def says(self, event: Event) -> bool:
-        """Whether an event has words or calls of the model."""
-        said = event.output_transcription is not None or _has_words_or_calls(event)
-        return said and event.author not in ("user", *self._asked) and not _is_of_a_tool(event)
-
-    async def read(
-        self, event: Event, on_truncated: OnTruncated, *, withholds: bool, text_filters: Sequence[TextFilter]
-    ) -> Step | None:
-        """Takes in what an event says of the model. Refuses, like all paths, calls that are not whole.
-
-        ``withholds``: the application may still change it, so nothing of it is recorded yet. ``text_filters`` decide what of
-        its text is recorded; google-adk, which calls no callback for it, keeps all in the session.
-        """
+    async def read(self, event: Event, context: InvocationContext) -> Step | None:
+        """Takes in what an event says of the model. Refuses, like all paths, calls that are not whole."""
+        if self._invocation.run.outcome is not None:
+            return None
         step = None
-        if self.says(event):
+        if self._says(event):
+            if self._is_new_turn and not event.partial:
+                self._outputs.turn_begins()
             self._goes_on = bool(event.get_function_calls())
             answer = _said_aloud(event) or event
             is_spoken = answer is not event
-            step = self._open.pop(is_spoken, None) or self._step(event, withholds=withholds, text_filters=text_filters)
+            step = self._open.pop(is_spoken, None) or self._step(event, context)
             if answer.partial:
                 self._open[is_spoken] = step
-            await step.read(answer)
+            try:
+                await step.read(answer)
+            except RunOver:
+                return None
             if not answer.partial and not is_spoken:
-                guard(self._invocation, step, event, on_truncated)
+                guard(self._invocation, step, event, self._on_truncated)
             if not event.partial:
-                self.is_new_turn = False
+                self._is_new_turn = False
         if event.turn_complete and not self._goes_on:
-            self.is_new_turn = True
+            self._is_new_turn = True
+        if self._invocation.failure is not None:
+            self._invocation.hang_up()
         return step
 
-    def _step(self, event: Event, *, withholds: bool, text_filters: Sequence[TextFilter]) -> Step:
-        call = ModelCall(
+    def _says(self, event: Event) -> bool:
+        """Whether an event has words or calls of the model. What a tool has put there has the role of a user."""
+        if event.author in ("user", *self._asked) or (event.content is not None and event.content.role == "user"):
+            return False
+        said_aloud = event.output_transcription is not None
+        return said_aloud or any(part.text or part.function_call for part in _parts(event))
+
+    def _step(self, event: Event, context: InvocationContext) -> Step:
+        """Where the application may still change what is said, nothing of it is recorded yet.
+
+        Text filters decide what of its text is recorded; google-adk, which calls no callback for it, keeps all in the
+        session.
+        """
+        filters = self._judges.text_filters(context)
+        return Step(
             self._invocation.run,
             author=event.author,
-            new_call_id=self._new_call_id,
-            withholds=withholds,
+            new_call_id=minted_id,
+            withholds=filters is None,
             tools=self.tools.get(event.author, {}),
-            text_filters=text_filters,
+            text_filters=filters or (),
+            actions=event.actions,
+            speaker=Speaker.of(event),
         )
-        return Step(call, LlmRequest(), event.actions, Speaker.of(event))
 
 
 def _said_aloud(event: Event) -> LlmResponse | None:
@@ -417,16 +409,6 @@ def _said_aloud(event: Event) -> LlmResponse | None:
         return None
     content = types.Content(role="model", parts=[types.Part(text=said.text or "")])
     return LlmResponse(content=content, partial=not said.finished)
-
-
-def _has_words_or_calls(event: Event) -> bool:
-    """Whether an event of live mode has words or calls of a model; audio, usage and signs of life have none."""
-    return any(part.text or part.function_call for part in _parts(event))
-
-
-def _is_of_a_tool(event: Event) -> bool:
-    """Whether a tool, and not the model, put it there: a result, or a message to the user."""
-    return event.content is not None and event.content.role == "user"
 
 
 # -- what of the application may change what is shown --
@@ -506,11 +488,14 @@ class Judges:
         self._plugin = plugin
         self._said_of: set[str] = set()
 
-    def of_model(self, context: InvocationContext) -> list[str]:
-        """What may change an answer of the agent's model, in words; empty if nothing may, or nothing but text filters."""
+    def text_filters(self, context: InvocationContext) -> list[AgentTextFilter] | None:
+        """Those of the agent, in their order; None if anything else may change an answer of its model."""
         found = list(self._of_answers(context))
+        if not found:
+            own = getattr(context.agent, "canonical_after_model_callbacks", None) or ()
+            return [each for each in own if isinstance(each, AgentTextFilter)]
         name = "" if context.agent is None else context.agent.name
-        if found and name not in self._said_of:
+        if name not in self._said_of:
             self._said_of.add(name)
             logger.info(
                 "agent %s: what its model writes is shown when %s has judged it, not as it arrives; "
@@ -518,12 +503,7 @@ class Judges:
                 name,
                 " and ".join(dict.fromkeys(found)),
             )
-        return found
-
-    def text_filters(self, context: InvocationContext) -> list[AgentTextFilter]:
-        """Those of the agent, in their order."""
-        own = getattr(context.agent, "canonical_after_model_callbacks", None) or ()
-        return [each for each in own if isinstance(each, AgentTextFilter)]
+        return None
 
     def of_pieces(self, context: InvocationContext) -> list[str]:
         """What of the application can see an answer of the agent's model while it is written, in words."""

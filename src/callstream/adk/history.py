@@ -36,16 +36,16 @@ from callstream.adk.calls import (
     paused_call_id,
     present_question,
     question_in,
+    whole_call,
 )
-from callstream.adk.partials import MINTED_PREFIX, signature_of
+from callstream.adk.partials import MINTED_PREFIX, provider_id_of, signature_of
 from callstream.adk.threads import CONFIRMATIONS_KEY, public_state
-from callstream.agui.messages import result_value
+from callstream.agui import messages as agui
+from callstream.agui.translator import thought_id
 from callstream.calls import Ledger, number_id
 from callstream.errors import CallIdTaken, LeaseLost, UsageError
 from callstream.events import (
-    ArgsAppended,
     CallAwaiting,
-    CallCompleted,
     CallFailed,
     CallReleased,
     CallReturned,
@@ -72,8 +72,7 @@ async def import_session(
     ``server_tools``: tools that no client may answer for. A call of one that has no result will never get one.
     """
     taken: set[str] = set()
-    run_id = await _import_run_id(journal, session, thread_id)
-    while run_id is not None:
+    while (run_id := await _import_run_id(journal, session, thread_id)) is not None:
         history = _History(session, server_tools, taken)
         names = {wanted: await journal.free_call_id(wanted) for wanted in history.wanted_ids()}
         started = RunStarted(thread_id, session.user_id, {"app": session.app_name})
@@ -86,16 +85,16 @@ async def import_session(
             if not await journal.runs(run_id=run_id, limit=1):
                 raise
             # Another process has imported it meanwhile, or another run has taken the id.
-        run_id = await _import_run_id(journal, session, thread_id)
 
 
 async def _import_run_id(journal: Journal, session: Session, thread_id: str) -> str | None:
     """A free id for the run; None if the thread has been imported.
 
-    It is the same in every process, so that a thread is imported once. Clients choose ids of runs and can work this one
-    out, so a run of that id counts only if it is the thread's own.
+    It is the same in every process, and another for every thread of every user, so that a thread is imported once. Clients
+    choose ids of runs and can work this one out, so a run of that id counts only if it is the thread's own.
     """
-    wanted = import_run_id(session, thread_id)
+    whose = "\0".join((session.app_name, session.user_id, thread_id))
+    wanted = f"import_{hashlib.sha256(whose.encode()).hexdigest()[:32]}"
     for number in count(1):
         run_id = number_id(wanted, number)
         rows = await journal.runs(run_id=run_id, limit=1)
@@ -104,12 +103,6 @@ async def _import_run_id(journal: Journal, session: Session, thread_id: str) -> 
         if (rows[0].thread_id, rows[0].principal) == (thread_id, session.user_id):
             return None
     return None  # pragma: no cover
-
-
-def import_run_id(session: Session, thread_id: str) -> str:
-    """The same in every process, and another for every thread of every user."""
-    whose = "\0".join((session.app_name, session.user_id, thread_id))
-    return f"import_{hashlib.sha256(whose.encode()).hexdigest()[:32]}"
 
 
 class _History:
@@ -147,10 +140,8 @@ class _History:
             awaiting = CallAwaiting(call_id, self._open_questions.get(call_id), call_id in paused)
             yield Entry(awaiting if call_id in awaited else CallReleased(call_id))
         for call_id in [self._ledger.name_for(names[named]) for named in self._pending_questions]:
-            yield Entry(CallStarted(call_id, CONFIRM_TOOL))
-            yield Entry(ArgsAppended(call_id, "{}"))
-            yield Entry(CallCompleted(call_id, "{}"))
-            yield Entry(CallAwaiting(call_id))
+            for made in (*whole_call(CallStarted(call_id, CONFIRM_TOOL), {}), CallAwaiting(call_id)):
+                yield Entry(made)
         state = public_state(self._session.state)
         if state:
             yield Entry(StateChanged(snapshot=state))
@@ -186,15 +177,9 @@ class _History:
             about = None if about == call_id else about
             function_call = present_question(function_call, about)
             self._open_questions[call_id] = question_in(function_call, about)
-        text = json_text(function_call.args or {})
-        started = CallStarted(
-            call_id,
-            function_call.name or "",
-            None if known.startswith(MINTED_PREFIX) else known,
-            signature_of(part),
-            message_id=event.id,
-        )
-        for made in (started, ArgsAppended(call_id, text), CallCompleted(call_id, text)):
+        name, provider_id = function_call.name or "", provider_id_of(known)
+        started = CallStarted(call_id, name, provider_id, signature_of(part), message_id=event.id)
+        for made in whole_call(started, function_call.args or {}):
             self._ledger.apply(made)
             yield made
 
@@ -216,17 +201,12 @@ class _History:
         the model), the questions of google-adk itself and the calls that they are about, and others without a response
         after which no text came, unless their tool is the server's.
         """
-        responded: set[str | None] = set()
-        answered: set[str | None] = set()
-        spoken = 0
-        for number, event in enumerate(self._session.events):
-            ids = {response.id for response in event.get_function_responses()}
-            responded |= ids
-            if event.author == "user":
-                answered |= ids
-            if event.content is not None and any(part.text for part in event.content.parts or ()):
-                spoken = number
-        for number, event in enumerate(self._session.events):
+        events, responded = self._session.events, SessionCalls(self._session).responded
+        by_users = (event.get_function_responses() for event in events if event.author == "user")
+        answered = {response.id for responses in by_users for response in responses}
+        has_text = [any(part.text for part in (event.content and event.content.parts) or ()) for event in events]
+        spoken = max((number for number, is_text in enumerate(has_text) if is_text), default=0)
+        for number, event in enumerate(events):
             for call in event.get_function_calls():
                 if call.name in HOST_QUESTIONS and call.id not in answered and (about := paused_call_id(call)):
                     yield about
@@ -268,8 +248,7 @@ def _history_event(message: Message, author: str, names: dict[str, str]) -> Even
                 parts.append(types.Part(function_call=function_call))
             return _event(author, "model", parts)
         case ToolMessage(tool_call_id=named) if named in names:
-            function_call = types.FunctionCall(id=named, name=names[named])
-            return _event(author, "user", [response_part(answer_in(message), function_call)])
+            return _event(author, "user", [response_part(answer_in(message), named, names[named])])
         case _:
             return None
 
@@ -280,7 +259,7 @@ def _event(author: str, role: str, parts: list[types.Part]) -> Event | None:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = result_value(text)
+        value = agui.result_value(text)
     except UsageError:
         return {}
     return value if isinstance(value, dict) else {}
@@ -288,32 +267,35 @@ def _object(text: str) -> dict[str, Any]:
 
 def messages_in(session: Session) -> list[dict[str, Any]]:
     """A session as AG-UI's messages: for threads that the journal does not know."""
-    return [message for event in session.events if not event.partial for message in _messages(event)]
+    found = [message for event in session.events if not event.partial for message in _messages(event)]
+    shown: list[dict[str, Any]] = json.loads(json_text(found))
+    return shown
 
 
-def _messages(event: Event) -> Iterator[dict[str, Any]]:
+def _messages(event: Event) -> Iterator[agui.Message]:
     parts = list(event.content.parts or ()) if event.content is not None else []
     text = "".join(part.text for part in parts if part.text and not part.thought)
     thought = "".join(part.text for part in parts if part.text and part.thought)
-    calls = [
-        (call, call.id or f"{event.id}-{place}")
+    calls = tuple(
+        agui.MessageToolCall(id=call.id or f"{event.id}-{place}", function=_called(call))
         for place, call in enumerate(event.get_function_calls())
         if call.name not in HOST_QUESTIONS
-    ]
+    )
     if event.author == "user":
         attached = [media for part in parts if (media := _attached(part)) is not None]
         said = [{"type": "text", "text": text}] if text else []
         if text or attached:
-            yield {"id": event.id, "role": "user", "content": [*said, *attached] if attached else text}
+            yield agui.UserMessage(id=event.id, content=[*said, *attached] if attached else text)
     else:
         if thought:
-            yield {"id": f"reasoning-{event.id}", "role": "reasoning", "content": thought}
+            yield agui.ReasoningMessage(id=thought_id(event.id), content=thought)
         if text or calls:
-            yield _assistant(event, text, calls)
+            name = None if event.author == "model" else event.author or None
+            yield agui.AssistantMessage(id=event.id, name=name, content=text or None, tool_calls=calls or None)
     for response in event.get_function_responses():
         if response.name not in HOST_QUESTIONS and response.id:
             result = json.dumps(response.response, ensure_ascii=False)
-            yield {"id": f"result-{response.id}", "role": "tool", "toolCallId": response.id, "content": result}
+            yield agui.ToolMessage(id=f"result-{response.id}", tool_call_id=response.id, content=result)
 
 
 def _attached(part: types.Part) -> dict[str, Any] | None:
@@ -330,18 +312,5 @@ def _attached(part: types.Part) -> dict[str, Any] | None:
     return {"type": family if family in ("image", "audio", "video") else "document", "source": source}
 
 
-def _assistant(event: Event, text: str, calls: Iterable[tuple[types.FunctionCall, str]]) -> dict[str, Any]:
-    made: dict[str, Any] = {"id": event.id, "role": "assistant"}
-    if event.author and event.author != "model":
-        made["name"] = event.author
-    if text:
-        made["content"] = text
-    shown = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.args or {}, ensure_ascii=False)},
-        }
-        for call, call_id in calls
-    ]
-    return {**made, "toolCalls": shown} if shown else made
+def _called(call: types.FunctionCall) -> agui.CalledFunction:
+    return agui.CalledFunction(name=call.name or "", arguments=json.dumps(call.args or {}, ensure_ascii=False))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
+import msgspec
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import InvocationContext
@@ -98,89 +99,84 @@ _ABORT_POLL = 0.1
 """Seconds."""
 
 
-class Step:
+class Step(ModelCall, eq=False, kw_only=True):
     """One call of a model by an invocation, from before its request to its last response.
 
     ``actions`` are those of the event that google-adk builds from it: every callback of the step is handed the same.
     """
 
-    def __init__(self, model_call: ModelCall, request: LlmRequest, actions: EventActions, speaker: Speaker) -> None:
-        self.model_call = model_call
-        self._tool_names = tuple(request.tools_dict)
-        self.actions = actions
-        self.speaker = speaker
-        self.shown: set[str] = set()
-        """The calls that google-adk was given in a response."""
-        self.taken_out: list[Call] = []
-        """Calls for whose sake the invocation ends, where they were not seen yet."""
-        self.has_failed = False
-        self._request: LlmRequest | None = request
-        self._reader: PartialReader | None = None
-        self._response: Response | None = None
+    actions: EventActions
+    speaker: Speaker
+    tool_names: tuple[str, ...] = ()
+    request: LlmRequest | None = None
+    """It has the whole conversation, so it is kept only until somebody reads the responses."""
+    shown: set[str] = msgspec.field(default_factory=set)
+    """The calls that google-adk was given in a response."""
+    taken_out: list[Call] = msgspec.field(default_factory=list)
+    """Calls for whose sake the invocation ends, where they were not seen yet."""
+    has_failed: bool = False
+    reader: PartialReader | None = None
+    response: Response | None = None
+    """Into which it is read here."""
 
     def calls(self) -> list[Call]:
         """The calls of the responses that were read until now, in order."""
         found: list[Call] = []
-        for response in self.model_call.responses:
+        for response in self.responses:
             known = {call.call_id: call for call in response.run.calls}
             found += [known[call_id] for call_id in response.call_ids.values() if call_id in known]
         return found
 
     async def read(self, response: LlmResponse) -> None:
         """Reads a response of a model that the tap did not see."""
-        if self._reader is None or self._response is None:
-            if self.model_call.run.keeping is not None:
-                await self.model_call.run.keeping.give_up("a model is read from its partial events, without a tap")
-            mint = self.model_call.new_call_id or self.model_call.run.engine.new_call_id
-            self._reader = PartialReader(mint, declared_tools(self._request) if self._request is not None else {})
-            self._request = None
-            self._response = self._new_response()
-        events = self._reader.read(response)
+        if self.reader is None or self.response is None:
+            if self.run.keeping is not None:
+                await self.run.keeping.give_up("a model is read from its partial events, without a tap")
+            tools = declared_tools(self.request) if self.request is not None else {}
+            self.reader = PartialReader(self.new_call_id or self.run.engine.new_call_id, tools)
+            self.request = None
+            self.response = self._new_response()
+        events = self.reader.read(response)
         if events:
-            await self._response.record(events)
+            await self.response.record(events)
 
     async def record_nameless(self) -> None:
         """Makes calls of those that never got a name, so that the model can learn of them as of any other."""
-        for response in list(self.model_call.responses):
+        for response in list(self.responses):
             nameless, response.nameless = response.nameless, []
             for dropped in nameless:
-                detail = f"the call came without a name; the tools are {', '.join(self._tool_names)}"
+                detail = f"the call came without a name; the tools are {', '.join(self.tool_names)}"
                 await self._new_response().record(
                     [CallStarted(dropped.call_id, UNNAMED, None), CallDiscarded(dropped.call_id, "malformed", detail)]
                 )
 
     async def end_paused(self) -> None:
         """The SDK does not ask for the rest of a response."""
-        for response in self.model_call.responses:
+        for response in self.responses:
             if isinstance(response, Response) and response.is_paused:
                 await response.end()
 
     def _new_response(self) -> Response:
-        asked = self.model_call
-        made = asked.run.response(
+        made = self.run.response(
             "gemini",
-            author=asked.author,
+            author=self.author,
             early="report",
-            withheld=asked.withholds,
-            own_tools=asked.tools,
-            text_filters=asked.text_filters,
+            withheld=self.withholds,
+            own_tools=self.tools,
+            text_filters=self.text_filters,
         )
-        asked.responses.append(made)
+        self.responses.append(made)
         return made
-
-    def read_elsewhere(self) -> None:
-        """The tap reads the responses, so the request, which has the whole conversation, need not be kept."""
-        self._request = None
 
     @property
     def was_read(self) -> bool:
         """Whether anything of it was read, here or by the tap. A callback may have answered in the model's place."""
-        return self.model_call.read_by_tap or self._response is not None
+        return self.read_by_tap or self.response is not None
 
     async def interrupt(self, error: BaseException) -> None:
         """The model failed: what it had begun is given up. What comes now is a callback's answer in its place."""
         self.has_failed = True
-        response, self._response, self._reader = self._response, None, None
+        response, self.response, self.reader = self.response, None, None
         if response is not None:
             await response.interrupt(detail=f"{type(error).__name__}: {error}")
 
@@ -210,16 +206,13 @@ class Invocation:
         self.known_calls = _KnownCalls()
         self.watches = ExitStack()
         """Over the run and its tasks. To be closed when the invocation ends by itself, or is forgotten."""
+        self.watches.callback(run.on_stop(self._abort))
 
-    def abort_with_run(self) -> None:
+    def _abort(self, reason: str) -> None:
         """Stopping the run stops google-adk."""
-
-        def abort(reason: str) -> None:
-            context = self._context()
-            if context is not None:
-                context.abort()
-
-        self.watches.callback(self.run.on_stop(abort))
+        context = self._context()
+        if context is not None:
+            context.abort()
 
     def hang_up(self) -> None:
         """Ends a live invocation as its user would."""
@@ -243,14 +236,12 @@ class Invocation:
 
     def withheld_call(self, speaker: Speaker, function_call_id: str) -> Call | None:
         """The call as the model wrote it, where the application may have shown it otherwise, or not at all."""
-        withheld = (
-            step for step in reversed(self._steps) if step.model_call.withholds and step.speaker.agent == speaker.agent
-        )
+        withheld = (step for step in reversed(self._steps) if step.withholds and step.speaker.agent == speaker.agent)
         return next((call for step in withheld for call in step.calls() if call.wire_id == function_call_id), None)
 
     def has_signed(self, author: str) -> bool:
         """Whether the model of an agent has given a call of this invocation a thought signature."""
-        asked = (step for step in self._steps if step.model_call.author == author)
+        asked = (step for step in self._steps if step.author == author)
         return any(call.signature for step in asked for call in step.calls())
 
     def bind(self, step: Step, parts: list[types.Part]) -> None:
@@ -267,7 +258,7 @@ class Invocation:
             step.shown.add(call.call_id)
             function_call.id = self._id_of(call)
             function_call.name = function_call.name or call.name
-            if not step.model_call.withholds:
+            if not step.withholds:
                 self.known_calls.bind(step.speaker, function_call.id, call.call_id)
 
     def _id_of(self, call: Call) -> str:
@@ -428,7 +419,7 @@ def guard(invocation: Invocation, step: Step, response: LlmResponse, on_truncate
     if on_truncated == "fail" or invocation.cut_offs > MAX_CUT_OFFS:
         said = refusal(lost[0])
         invocation.failure = said
-        step.taken_out = lost if step.model_call.withholds else []
+        step.taken_out = lost if step.withholds else []
         kept = [part for part in parts if part.function_call is None]
         response.content = types.Content(role="model", parts=kept) if kept else None
         response.error_code = f"{lost[0].reason}_tool_call".upper()

@@ -23,6 +23,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -247,6 +248,12 @@ def as_written(value: Any, written: Any) -> Any:
 MINTED_PREFIX = "adk-"
 """How ids begin that google-adk, or Callstream for it, made up. They are not sent to the model."""
 
+
+def minted_id() -> str:
+    """One that google-adk could have made up."""
+    return f"{MINTED_PREFIX}{uuid.uuid4()}"
+
+
 _MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "JSON_PARSE_ERROR"})
 
 
@@ -267,8 +274,7 @@ class PartialReader:
 
     def __init__(self, new_id: Callable[[], str], tools: Mapping[str, dict[str, Any]]) -> None:
         self._new_id = new_id
-        self._given_id: str | None = None
-        self._transcript = Transcript(self._next_id)
+        self._transcript = Transcript(new_id)
         self._tools = tools
         self._calls: list[_PartialCall] = []  # not decided yet
         self._touched: list[_PartialCall] = []  # by this response
@@ -324,12 +330,9 @@ class PartialReader:
         models that name a chunk name every one; one without a name continues the last call. Values by path end when they
         say so, and arguments that grow come once in a response.
         """
-        if chunk.id:
-            for known in self._calls:
-                if known.wire_id == chunk.id:
-                    return known
-            if chunk.name or not chunk.id.startswith(MINTED_PREFIX):
-                return None
+        named = self._named(chunk)
+        if named is not None or (chunk.id and (chunk.name or provider_id_of(chunk.id))):
+            return named
         candidates = [known for known in self._calls if not chunk.name or chunk.name == known.call.name]
         if chunk.args and not chunk.partial_args:
             free = [known for known in candidates if known not in self._touched]
@@ -338,25 +341,28 @@ class PartialReader:
         has_more = [known for known in candidates if not (known.said_end and known.dialect == "paths")]
         return has_more[-1] if has_more and has_more[-1].can_add(chunk) else None
 
+    def _named(self, chunk: types.FunctionCall) -> _PartialCall | None:
+        """The call of a chunk's id."""
+        return next((known for known in self._calls if known.wire_id == chunk.id), None)
+
     def _waiting_for(self, chunk: types.FunctionCall) -> _Waiting:
-        for waiting in self._waiting:
-            if waiting.name == chunk.name and extends(waiting.args, chunk.args or {}):
-                return waiting
-        self._waiting.append(_Waiting(self._new_id(), chunk.name, chunk.args or {}))
-        return self._waiting[-1]
+        waiting = self._find_waiting(chunk)
+        if waiting is None:
+            waiting = _Waiting(self._new_id(), chunk.name, chunk.args or {})
+            self._waiting.append(waiting)
+        return waiting
+
+    def _find_waiting(self, chunk: types.FunctionCall) -> _Waiting | None:
+        same = (waiting for waiting in self._waiting if waiting.name == chunk.name)
+        return next((waiting for waiting in same if extends(waiting.args, chunk.args or {})), None)
 
     def _open_call(self, name: str | None, given_id: str | None, signature: str | None) -> _PartialCall:
-        minted = given_id is not None and given_id.startswith(MINTED_PREFIX)
-        self._given_id = given_id if minted else None
-        call = self._transcript.open_call(name, None if minted else given_id, signature=signature)
+        provider_id = provider_id_of(given_id or "")
+        call = self._transcript.open_call(name, provider_id, call_id=given_id, signature=signature)
         known = _PartialCall(call, self._tools)
         known.began_nameless = not name
         self._calls.append(known)
         return known
-
-    def _next_id(self) -> str:
-        given, self._given_id = self._given_id, None
-        return given or self._new_id()
 
     # -- the decision --
 
@@ -428,12 +434,9 @@ class PartialReader:
         ``may_be_anothers``: there are more whole calls than the preview has, so one that cannot become this call belongs to
         another. Else the model took back what it had shown.
         """
-        if chunk.id:
-            for known in self._calls:
-                if known.wire_id == chunk.id:
-                    return known
-            if not chunk.id.startswith(MINTED_PREFIX):
-                return None
+        named = self._named(chunk)
+        if named is not None or (chunk.id and provider_id_of(chunk.id)):
+            return named
         candidates = [
             known for known in self._calls if known.call.provider_id is None and known.call.name in (chunk.name, None)
         ]
@@ -445,11 +448,11 @@ class PartialReader:
 
     def _waiting_id(self, chunk: types.FunctionCall) -> str | None:
         """The id that a whole call had in the preview, where it waited for this response."""
-        for waiting in self._waiting:
-            if waiting.name == chunk.name and extends(waiting.args, chunk.args or {}):
-                self._waiting.remove(waiting)
-                return waiting.call_id
-        return None
+        waiting = self._find_waiting(chunk)
+        if waiting is None:
+            return None
+        self._waiting.remove(waiting)
+        return waiting.call_id
 
     def _decide_text(self, parts: Sequence[types.Part]) -> None:
         """Text that the preview did not have, in the order of the parts. What it had stays as it was shown."""
@@ -462,6 +465,11 @@ class PartialReader:
             text, is_thought = part.text or "", bool(part.thought)
             append_text(self._transcript, text[had[is_thought] :], is_thought)
             had[is_thought] = max(0, had[is_thought] - len(text))
+
+
+def provider_id_of(function_call_id: str) -> str | None:
+    """google-adk's id of a call, if that is the model's own."""
+    return None if function_call_id.startswith(MINTED_PREFIX) else function_call_id
 
 
 def append_text(transcript: Transcript, text: str, is_thought: bool) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import uuid
 from typing import Any
 
 import msgspec
@@ -31,7 +30,7 @@ from callstream.adk.calls import give_up_rewound
 from callstream.adk.eventtexts import EventTexts, Judges, LiveTranscript, OutputKeys, record_judged
 from callstream.adk.execution import Execution, current_agent_tool
 from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker, Step, guard, open_run
-from callstream.adk.partials import MINTED_PREFIX
+from callstream.adk.partials import minted_id
 from callstream.adk.requests import fill_in_answers, lacks_answers, repair, restore_wire_ids
 from callstream.adk.settings import AgentOptions
 from callstream.adk.tapping import why_not_tapped
@@ -51,7 +50,7 @@ from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import RunOver, UsageError
 from callstream.runtime import Run, current_run
-from callstream.runtime.run import ModelCall, current_model_call
+from callstream.runtime.run import current_model_call
 from callstream.wire.gemini.decoding import CONTINUES
 
 logger = logging.getLogger("callstream")
@@ -100,7 +99,6 @@ class CallstreamPlugin(BasePlugin):
         self.repair_signatures = repair_signatures
         self.stream_arguments = stream_arguments
         self._closes_callstream = closes_callstream
-        self.left_behind = callstream.left_behind
         self.trusts_mcp_hints = False
         """Whether tools of MCP servers are what they say of themselves."""
         self._invocations: dict[str, _Followed] = {}
@@ -140,14 +138,14 @@ class CallstreamPlugin(BasePlugin):
         run.host_traces = True  # from now on, google-adk has spans for its agents and tools
         within = current_agent_tool.get() if joined is not None else None
         invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
+        outputs = OutputKeys(invocation)
         self._invocations[invocation.invocation_id] = _Followed(
             invocation,
             Execution(invocation, self._judges, trusts_mcp_hints=self.trusts_mcp_hints),
-            OutputKeys(invocation),
+            outputs,
             EventTexts(invocation),
-            LiveTranscript(invocation, _new_call_id) if invocation.is_live else None,
+            LiveTranscript(invocation, self._judges, outputs, self.on_truncated) if invocation.is_live else None,
         )
-        invocation.abort_with_run()
         if joined is None:
             self._endings.watch(invocation, invocation_context)
         invocation.given_up = given_up
@@ -161,7 +159,7 @@ class CallstreamPlugin(BasePlugin):
     async def _given_up(self, joined: Run | None, context: InvocationContext) -> list[Call]:
         """Calls that a process left behind in the thread when it died."""
         session = context.session
-        return [] if joined else await self.left_behind.find(session.id, session.user_id)
+        return [] if joined else await self.callstream.left_behind.find(session.id, session.user_id)
 
     async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
         await incoming.record(run, context)
@@ -179,33 +177,17 @@ class CallstreamPlugin(BasePlugin):
             return None
         invocation = known.invocation
         invocation.correct_branch(event)
-        step = await self._read_live(known, invocation_context, event) or invocation.step_of(event.actions)
+        read_live = None if known.live is None else await known.live.read(event, invocation_context)
+        step = read_live or invocation.step_of(event.actions)
         known.outputs.event(event)
         judged = await self._judges.judge(invocation_context, event)
         shown = judged or event
-        is_judged = step is not None and step.was_read and step.model_call.withholds
+        is_judged = step is not None and step.was_read and step.withholds
         if step is not None and is_judged:
             await record_judged(invocation, step, shown)
         await known.texts.read(shown, is_judged=is_judged)
         await known.execution.read_event(shown)
         return judged
-
-    async def _read_live(self, known: _Followed, context: InvocationContext, event: Event) -> Step | None:
-        """Reads an event of live mode, in which no callback has the answer itself."""
-        invocation, live = known.invocation, known.live
-        if live is None or invocation.run.outcome is not None:
-            return None
-        if live.is_new_turn and not event.partial and live.says(event):
-            known.outputs.turn_begins()
-        withholds = bool(self._judges.of_model(context))
-        filters = [] if withholds else self._judges.text_filters(context)
-        try:
-            step = await live.read(event, self.on_truncated, withholds=withholds, text_filters=filters)
-        except RunOver:
-            return None
-        if invocation.failure is not None:
-            invocation.hang_up()
-        return step
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         known = self._invocations.get(invocation_context.invocation_id)
@@ -310,19 +292,18 @@ class CallstreamPlugin(BasePlugin):
         invocation, live = known.invocation, known.live
         await known.execution.finish_unasked(Speaker.within(callback_context))
         functions = register_tools(self.callstream, llm_request.tools_dict)
+        invocation.given_up = await self.callstream.left_behind.tell(invocation.given_up)
         await check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         if live is not None and not live.is_asked(callback_context.agent_name):
             # google-adk lets plugins see what a user says to a live model; the answer comes as events.
             live.tools[callback_context.agent_name] = functions
             watch_generators(llm_request.tools_dict)
-            invocation.given_up = await self.left_behind.tell(invocation.given_up)
             for content in llm_request.contents:
                 await live.hear(content)
             return None
         streamed = streamed_names(llm_request.tools_dict) if self.stream_arguments else frozenset()
         collect_generators(llm_request.tools_dict)
-        invocation.given_up = await self.left_behind.tell(invocation.given_up)
         if self.repair_signatures:
             author, run = callback_context.agent_name, invocation.run
             has_signed = invocation.has_signed(author)
@@ -330,22 +311,26 @@ class CallstreamPlugin(BasePlugin):
         await restore_wire_ids(llm_request, invocation.run.directory)
         names = collapsed_names(llm_request.tools_dict)
         context = callback_context.get_invocation_context()
-        withholds = bool(self._judges.of_model(context))
-        model_call = ModelCall(
+        filters = self._judges.text_filters(context)
+        step = Step(
             invocation.run,
             author=callback_context.agent_name,
             collapses=names.__contains__,
             refuses=True,
             reports=True,
-            new_call_id=_new_call_id,
+            new_call_id=minted_id,
             streams=streamed.__contains__,
-            withholds=withholds,
+            withholds=filters is None,
             tools=functions,
             joins_text=self._joins_text(context),
-            text_filters=() if withholds else self._judges.text_filters(context),
+            text_filters=filters or (),
+            actions=callback_context.actions,
+            speaker=Speaker.within(callback_context),
+            tool_names=tuple(llm_request.tools_dict),
+            request=llm_request,
         )
-        invocation.begin(Step(model_call, llm_request, callback_context.actions, Speaker.within(callback_context)))
-        current_model_call.set(model_call)
+        invocation.begin(step)
+        current_model_call.set(step)
         return None
 
     def _warn_of_progress(self, agent_name: str, tools: dict[str, BaseTool]) -> None:
@@ -374,8 +359,8 @@ class CallstreamPlugin(BasePlugin):
         if invocation is None or step is None or invocation.run.outcome is not None:
             return None
         try:
-            if step.model_call.read_by_tap and not step.has_failed:
-                step.read_elsewhere()
+            if step.read_by_tap and not step.has_failed:
+                step.request = None
             else:
                 if not step.has_failed:
                     self._warn_of_litellm(callback_context)
@@ -438,10 +423,6 @@ class CallstreamPlugin(BasePlugin):
 
 class _Failed(Exception):
     """What a run is ended with where google-adk itself ended without an exception."""
-
-
-def _new_call_id() -> str:
-    return f"{MINTED_PREFIX}{uuid.uuid4()}"
 
 
 # -- as ADKAgent uses it --

@@ -54,12 +54,12 @@ async def fill_in_answers(contents: list[types.Content], session: Session, direc
         parts = list((after.parts if after else None) or ())
         given = [part for part in parts if part.function_response is not None]
         has_answers = bool(given)
-        answers = [known.answers_to(call) for call in reversed(calls)][::-1]
+        answers = [known.take(call, is_answered=True)[1] for call in reversed(calls)][::-1]
         words = []
         for call, answered in zip(calls, answers, strict=True):
             part = _take(given, call)
             if part is None:
-                last = answered[-1] if answered else await _word_for(known.unanswered(call), directory)
+                last = answered[-1] if answered else await _word_for(known.take(call, is_answered=False)[0], directory)
                 words.append(_answer(call.id, call.name, last))
             elif part.function_response is not None and part.function_response.response in answered[:-1]:
                 parts[parts.index(part)] = _answer(call.id, call.name, answered[-1])
@@ -94,18 +94,11 @@ class _Answers:
             for response in event.get_function_responses():
                 newest.get(response.id, []).append(response.response or {})
 
-    def answers_to(self, call: types.FunctionCall) -> list[dict[str, Any]]:
-        """In the order in which they came.
+    def take(self, call: types.FunctionCall, *, is_answered: bool) -> tuple[str | None, list[dict[str, Any]]]:
+        """The id that the last call like this one has in the session, and its answers in the order in which they came.
 
         Ids that google-adk minted are not in a request: there, name and arguments tell.
         """
-        return self._find(call, is_answered=True)[1]
-
-    def unanswered(self, call: types.FunctionCall) -> str | None:
-        """The id that the last call like this one without an answer has in the session."""
-        return self._find(call, is_answered=False)[0]
-
-    def _find(self, call: types.FunctionCall, *, is_answered: bool) -> tuple[str | None, list[dict[str, Any]]]:
         for place in range(len(self._answered) - 1, -1, -1):
             known, answers = self._answered[place]
             is_it = known.id == call.id if call.id else known.args == call.args

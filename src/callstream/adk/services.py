@@ -23,7 +23,7 @@ import inspect
 import json
 import logging
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -88,7 +88,7 @@ class _Shielded:
         if name == "append_event":
             found = _owned(found)
         if self.__turns is not None and name in _WRITES:
-            found = self.__turns.taken_by(found)
+            found = _in_turn(found, self.__turns)
         return _finishing(found) if inspect.isroutine(found) or inspect.iscoroutinefunction(found) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -104,19 +104,17 @@ class _Shielded:
         return repr(self.__service)
 
 
-class _Turns:
-    """Of the writes of each event loop."""
+_Turns: TypeAlias = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+"""Of the writes of each event loop."""
 
-    def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
-    def taken_by(self, write: Any) -> Any:
-        @functools.wraps(write)
-        async def in_turn(*args: Any, **kwargs: Any) -> Any:
-            async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-                return await write(*args, **kwargs)
+def _in_turn(write: Any, turns: _Turns) -> Any:
+    @functools.wraps(write)
+    async def wait_and_write(*args: Any, **kwargs: Any) -> Any:
+        async with turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return await write(*args, **kwargs)
 
-        return in_turn
+    return wait_and_write
 
 
 def _owned(append_event: Any) -> Any:

@@ -21,7 +21,7 @@ import re
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 from google.adk.agents.base_agent import BaseAgent
@@ -55,7 +55,7 @@ logger = logging.getLogger("callstream")
 
 
 _PROVIDERS: Final = frozenset({"openai", "custom_openai", "litellm_proxy"})
-"""Those of litellm's that are asked with OpenAI's SDK, by the rules that ``_LiteLlmRoute`` follows."""
+"""Those of litellm's that are asked with OpenAI's SDK, by the rules that ``route_of`` follows."""
 
 _ELSEWHERE: Final = (
     "client",
@@ -79,27 +79,11 @@ _TLS: Final = ("SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE", "SSL_CERTIF
 """What litellm reads from the environment for its own connections."""
 
 
-class _LiteLlmRoute:
-    """Where litellm would send a request: the provider's name for the model, key and address."""
+class _LiteLlmRoute(NamedTuple):
+    """Where litellm would send a request."""
 
-    def __init__(self, litellm: Any, model: str, given: Mapping[str, Any]) -> None:
-        base_url = given.get("base_url") or given.get("api_base")
-        found = litellm.get_llm_provider(
-            model=model,
-            custom_llm_provider=given.get("custom_llm_provider"),
-            api_base=base_url,
-            api_key=given.get("api_key"),
-        )
-        self.model, self.provider, key, base_url = found
-        environment = os.environ.get
-        self.key = key or given.get("api_key") or litellm.api_key or litellm.openai_key or environment("OPENAI_API_KEY")
-        self.base_url = (
-            base_url
-            or litellm.api_base
-            or environment("OPENAI_BASE_URL")
-            or environment("OPENAI_API_BASE")
-            or "https://api.openai.com/v1"
-        )
+    key: str
+    base_url: str
 
 
 class _TappedClient:
@@ -145,11 +129,21 @@ def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRout
         return None
     if model in (getattr(litellm, "model_alias_map", None) or {}):
         return None
+    environment = os.environ.get
     try:
-        route = _LiteLlmRoute(litellm, model, given)
+        _, provider, key, base_url = litellm.get_llm_provider(
+            model=model,
+            custom_llm_provider=given.get("custom_llm_provider"),
+            api_base=given.get("base_url") or given.get("api_base"),
+            api_key=given.get("api_key"),
+        )
     except Exception:  # noqa: BLE001  # a name that litellm does not know: it says so itself
         return None
-    return route if route.provider in _PROVIDERS and route.key else None
+    key = key or given.get("api_key") or litellm.api_key or litellm.openai_key or environment("OPENAI_API_KEY")
+    base_url = base_url or litellm.api_base or environment("OPENAI_BASE_URL") or environment("OPENAI_API_BASE")
+    if provider not in _PROVIDERS or not key:
+        return None
+    return _LiteLlmRoute(key, base_url or "https://api.openai.com/v1")
 
 
 def is_watched(model: Any) -> bool:
@@ -300,11 +294,10 @@ def _litellm(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     if type(inner).__module__ != "google.adk.models.lite_llm":
         return None  # one of the application's own
     try:
-        litellm = importlib.import_module("litellm")
-        is_used = _LiteLlmRoute(litellm, llm.model, {}).provider in _PROVIDERS
+        _, provider, _, _ = importlib.import_module("litellm").get_llm_provider(model=llm.model)
     except Exception:  # noqa: BLE001  # it is not installed, or does not know the model: it says so itself when it is used
         return None
-    return _copy_model(llm, llm_client=_TappedClient(inner, callstream)) if is_used else None
+    return _copy_model(llm, llm_client=_TappedClient(inner, callstream)) if provider in _PROVIDERS else None
 
 
 def _openai_key() -> str:
@@ -346,11 +339,6 @@ _FAMILIES: dict[str, Callable[[BaseLlm, Callstream], BaseLlm | None]] = {
 # -- a tree of agents --
 
 
-def tap_tree(root: BaseNode, callstream: Callstream) -> BaseNode:
-    """The copy; what cannot be copied is in it as it is. Raises google-adk's error for an unknown model name."""
-    return _copy_node(root, callstream)
-
-
 def client_toolsets(root: BaseNode) -> Iterator[AGUIToolset]:
     """The places for client tools in a tree of agents."""
     for agent in _llm_agents(root):
@@ -390,13 +378,14 @@ def _below(node: BaseNode) -> Sequence[BaseNode]:
     return node.graph.nodes if isinstance(node, Workflow) and node.graph is not None else ()
 
 
-def _copy_node(node: BaseNode, callstream: Callstream) -> BaseNode:
+def tap_tree(node: BaseNode, callstream: Callstream) -> BaseNode:
+    """The copy; what cannot be copied is in it as it is. Raises google-adk's error for an unknown model name."""
     if isinstance(node, BaseAgent):
         return _copy_agent(node, callstream, inherits=False)
     if isinstance(node, Workflow) and node.graph is not None:
         graph = node.graph
         # A node may have several edges, and has to stay one node.
-        copies = {id(each): _copy_node(each, callstream) for each in graph.nodes}
+        copies = {id(each): tap_tree(each, callstream) for each in graph.nodes}
         edges = [
             edge.model_copy(
                 update={
@@ -448,6 +437,8 @@ def _name_of(tool: Any) -> str | None:
 # -- function nodes --
 
 _MADE_UP = {"id", "timestamp", "invocation_id"}
+_CHECKED = {"input_schema", "output_schema"}
+"""By the node itself."""
 
 
 class KeptNode(BaseNode):
@@ -463,16 +454,7 @@ class KeptNode(BaseNode):
 
     @classmethod
     def around(cls, node: BaseNode) -> KeptNode:
-        return cls(
-            name=node.name,
-            description=node.description,
-            rerun_on_resume=node.rerun_on_resume,
-            wait_for_output=node.wait_for_output,
-            retry_config=node.retry_config,
-            timeout=node.timeout,
-            state_schema=node.state_schema,
-            inner=node,
-        )
+        return cls(inner=node, **{name: getattr(node, name) for name in BaseNode.model_fields.keys() - _CHECKED})
 
     async def _run_impl(self, *, ctx: Context, node_input: Any) -> AsyncGenerator[Any, None]:
         run = current_run()

@@ -332,39 +332,18 @@ def split(
     return [message for message in messages if message not in new], new
 
 
-class SessionMemory:
-    """Adds sessions to a memory service, each in a task of its own: some services ask a model about each."""
-
-    def __init__(self, service: BaseMemoryService) -> None:
-        self._service = service
-        self._adding: set[asyncio.Task[None]] = set()
-
-    def add(self, session: Session) -> None:
-        task = asyncio.create_task(self._add(session), name=f"callstream memory {session.id}")
-        self._adding.add(task)
-        task.add_done_callback(self._adding.discard)
-
-    async def _add(self, session: Session) -> None:
-        try:
-            await self._service.add_session_to_memory(session)
-        except Exception:
-            logger.exception("the session of thread %s could not be added to memory", session.id)
-
-    async def wait(self) -> None:
-        """Waits until those are added that this event loop adds."""
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(*[task for task in self._adding if task.get_loop() is loop])
-
-
 class IdleThreads:
-    """``owns_journal`` and ``owns_sessions``: whether they are the agent's to clean up. ``memory`` gets idle sessions."""
+    """``owns_journal`` and ``owns_sessions``: whether they are the agent's to clean up.
+
+    ``memory`` gets idle sessions, each in a task of its own: some services ask a model about each.
+    """
 
     def __init__(
         self,
         timeout: float,
         journal: Journal,
         threads: Threads,
-        memory: SessionMemory | None = None,
+        memory: BaseMemoryService | None = None,
         *,
         owns_journal: bool,
         owns_sessions: bool = True,
@@ -376,6 +355,7 @@ class IdleThreads:
         self._owns_sessions = owns_sessions
         self._threads = threads
         self._memory = memory
+        self._remembering: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._used: dict[ThreadKey, float] = {}  # the longest unused first
         self._next_look = clock() + min(timeout, _LOOK_INTERVAL)
@@ -406,9 +386,23 @@ class IdleThreads:
         del self._used[key]
         _, user_id, thread_id = key
         if self._memory is not None and (session := await self._threads.find(key)) is not None:
-            self._memory.add(session)
+            task = asyncio.create_task(_remember(self._memory, session), name=f"callstream memory {session.id}")
+            self._remembering.add(task)
+            task.add_done_callback(self._remembering.discard)
         if self._owns_sessions:
             await self._threads.delete(key)
         if self._owns_journal:
             # To save memory only: a session that is kept elsewhere may be imported again.
             await self._journal.forget(thread=thread_id, principal=user_id, for_good=False)
+
+    async def wait(self) -> None:
+        """Waits until those sessions are in memory that this event loop puts there."""
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*[task for task in self._remembering if task.get_loop() is loop])
+
+
+async def _remember(memory: BaseMemoryService, session: Session) -> None:
+    try:
+        await memory.add_session_to_memory(session)
+    except Exception:
+        logger.exception("the session of thread %s could not be added to memory", session.id)

@@ -63,29 +63,8 @@ class StreamingTool(FunctionTool):
         if not _is_generator(self.func) or tool_context.get_invocation_context().live_request_queue is not None:
             return await super().run_async(args=args, tool_context=tool_context)
         if self._whole is None:
-            self._whole = FunctionTool(_collect(self.func))
-            self._whole.name = self.name
+            self._whole = _stand_in(FunctionTool(_collect(self.func)), self)
         return await self._whole.run_async(args=args, tool_context=tool_context)
-
-
-class Threaded(FunctionTool):
-    """Stands in for a tool whose function reports progress and is not async: it runs in a thread.
-
-    google-adk would run it in the event loop, where no report is read before it has returned.
-    """
-
-    def __init__(self, original: FunctionTool) -> None:
-        super().__init__(original.func)
-        _stand_in(self, original)
-        self._awaited = FunctionTool(_in_thread(original.func))
-        self._awaited.name = original.name
-
-    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
-        return await self._awaited.run_async(args=args, tool_context=tool_context)
-
-
-class ThreadedLongRunning(Threaded, LongRunningFunctionTool):
-    """The same for a tool that is answered later."""
 
 
 class LiveStream(FunctionTool):
@@ -97,7 +76,6 @@ class LiveStream(FunctionTool):
     def __init__(self, original: FunctionTool) -> None:
         super().__init__(_report_when_ended(original.func))
         _stand_in(self, original)
-        self.original = original
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
         result = await super().run_async(args=args, tool_context=tool_context)
@@ -107,9 +85,9 @@ class LiveStream(FunctionTool):
 
 
 def function_of(tool: BaseTool) -> Tool[Any] | None:
-    """The function that a tool runs, if it was made with ``@tool``."""
-    function = getattr(tool.original if isinstance(tool, LiveStream) else tool, "func", None)
-    return function if is_tool(function) else None
+    """The function that a tool runs, by itself or through what stands in for it, if it was made with ``@tool``."""
+    function = getattr(tool, "func", None)
+    return next((each for each in (function, getattr(function, "__wrapped__", None)) if is_tool(each)), None)
 
 
 StreamEnd = Callable[[list[Any], BaseException | None], Awaitable[None]]
@@ -162,12 +140,13 @@ def with_progress(tool: Any) -> Any:
 
 
 def in_thread(tool: Any, function: Callable[..., Any]) -> Any:
-    """The tool, or what runs it in a thread, if its function reports progress and would block the event loop."""
-    if not _blocks(function):
-        return tool
-    if type(tool) is LongRunningFunctionTool:
-        return ThreadedLongRunning(tool)
-    return Threaded(tool) if type(tool) is FunctionTool else tool
+    """The tool, or what runs it in a thread, if its function reports progress and would block the event loop.
+
+    There, no report is read before it has returned.
+    """
+    if type(tool) in (FunctionTool, LongRunningFunctionTool) and _blocks(function):
+        return _stand_in(type(tool)(_in_thread(tool.func)), tool)
+    return tool
 
 
 def _blocks(function: Any) -> bool:
@@ -180,7 +159,7 @@ def _blocks(function: Any) -> bool:
 
 
 def _in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
+    @_standing_for(function)
     async def run(*args: Any, **kwargs: Any) -> Any:
         result = await run_function(lambda: function(*args, **kwargs))
         return await result if inspect.isawaitable(result) else result  # a decorator may hide that it is async
@@ -199,6 +178,11 @@ def takes_progress(tool: BaseTool) -> bool:
 
 
 _asked: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()
+
+
+def _standing_for(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As ``functools.wraps``, but a function that stands for a tool is none itself: see ``function_of``."""
+    return functools.wraps(function, updated=())
 
 
 def _stand_in(made: FunctionTool, original: FunctionTool) -> FunctionTool:
@@ -243,8 +227,8 @@ def collapsed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
 
 def streamed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
     """The tools whose arguments a provider may be asked to stream: all but ``@tool(stream_arguments=False)``."""
-    functions = {name: getattr(tool, "func", None) for name, tool in tools.items()}
-    return frozenset(name for name, made in functions.items() if not is_tool(made) or made.stream_arguments)
+    functions = {name: function_of(tool) for name, tool in tools.items()}
+    return frozenset(name for name, made in functions.items() if made is None or made.stream_arguments)
 
 
 def collect_generators(tools: dict[str, BaseTool]) -> None:
@@ -280,7 +264,7 @@ def _collect(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the same kind that yields events as they come and all values, at the end, as one."""
     if inspect.isasyncgenfunction(function):
 
-        @functools.wraps(function)
+        @_standing_for(function)
         async def stream(*args: Any, **kwargs: Any) -> Any:
             values: list[Any] = []
             async for item in function(*args, **kwargs):
@@ -293,7 +277,7 @@ def _collect(function: Callable[..., Any]) -> Callable[..., Any]:
 
         return stream
 
-    @functools.wraps(function)
+    @_standing_for(function)
     def steps(*args: Any, **kwargs: Any) -> Any:
         values: list[Any] = []
         for item in function(*args, **kwargs):
@@ -315,7 +299,7 @@ def result_of(values: list[Any]) -> Any:
 def _report_when_ended(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same generator function, which reports all its values when it has ended."""
 
-    @functools.wraps(function)
+    @_standing_for(function)
     async def stream(*args: Any, **kwargs: Any) -> Any:
         values: list[Any] = []
         items = function(*args, **kwargs)
@@ -355,10 +339,8 @@ async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple
     One that takes google-adk's context waits until google-adk calls it, because there is no context before.
     """
     for name, made in tools.items():
-        function = getattr(made, "func", None)
-        if isinstance(made, ClientTool):
-            function = run.engine.tools.get(name)
-        if function is None or not is_tool(function) or not starts_early(function):
+        function = run.engine.tools.get(name) if isinstance(made, ClientTool) else function_of(made)
+        if function is None or not starts_early(function):
             continue
         needs_confirmation = not made.is_long_running and await _may_need_confirmation(made)
         if made.is_long_running or needs_confirmation:

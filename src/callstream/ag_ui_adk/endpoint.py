@@ -34,7 +34,6 @@ from callstream.server.streams import EventStream, Frame, Pulse
 logger = logging.getLogger("callstream")
 
 if TYPE_CHECKING:
-    from fastapi import Request
     from google.adk.apps import App
     from google.adk.workflow import BaseNode
 

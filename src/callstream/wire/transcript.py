@@ -228,13 +228,17 @@ class Transcript:
         name: str | None,
         provider_id: str | None,
         *,
+        call_id: str | None = None,
         signature: str | None = None,
         encoding: Encoding = "json",
         choice: int = 0,
     ) -> WireCall:
-        """A new call. It starts now if it has a name, else when ``name_call`` gives it one."""
+        """A new call. It starts now if it has a name, else when ``name_call`` gives it one.
+
+        ``call_id``: the one that it is to have without an id of the provider's, in place of a new one.
+        """
         provider_id = provider_id or None
-        call_id = _claim(provider_id or self._new_id(), self._call_ids)
+        call_id = _claim(provider_id or call_id or self._new_id(), self._call_ids)
         call = WireCall(call_id, provider_id, encoding, choice, self.message(choice), signature)
         self._calls.append(call)
         if name:
