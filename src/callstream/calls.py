@@ -21,7 +21,7 @@ import json
 from collections.abc import Container, Iterable, Iterator
 from enum import StrEnum
 from itertools import count
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, get_args
 
 import msgspec
 
@@ -267,6 +267,7 @@ CallEvent: TypeAlias = (
     | CallReleased
     | CallProgressed
 )
+CALL_EVENTS: Final = get_args(CallEvent)
 
 
 def opened(

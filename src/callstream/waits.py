@@ -15,6 +15,14 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that this thread runs, None if it runs none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class Alarm:
     """Calls ``ring`` when its time has come."""
 

@@ -35,7 +35,6 @@ class Barrier:
         self._ledger = ledger
         self._write = write
         self._hooks: dict[str, CallHooks] = {}
-        self._checks: dict[str, StreamCheck] = {}
         self.own_tools: dict[str, Tool[Any]] = {}
         """By call, the tool that its name means to the agent that asked."""
         self.failure: Exception | None = None
@@ -53,27 +52,34 @@ class Barrier:
 
     def listener(self, call: Call) -> CallListener | None:
         """What the hooks of the call, which has started, have to hear of it. None if it has none."""
-        own = self.own_tools.get(call.call_id)
-        hooks = self._toolbox.hooks_of(call.name, own)
-        check = self._toolbox.stream_check(call.name, own) if call.encoding == "json" else None
-        if check is not None:
-            self._checks[call.call_id] = check
+        made = self.own_tools.get(call.call_id) or self._toolbox.find_tool(call.name)
+        hooks = self._toolbox.hooks_of(call.name, made)
+        check: StreamCheck | None = None
+        if made is not None and made.check == "stream" and call.encoding == "json":
+            check = made.arguments.stream_check()
         if not hooks and check is None:
             return None
-        settings = self._toolbox.hook_settings(call.name, own)
+        settings = self._toolbox.hook_settings(call.name, made)
         on_failure = partial(self._record_outcome, call.call_id)
         hooked = self._hooks[call.call_id] = CallHooks(call, hooks, settings, on_failure=on_failure)
-        return partial(self._apply, hooked)
+        return partial(self._apply, hooked, check)
 
-    def _apply(self, hooked: CallHooks, event: CallEvent, call: Call, seq: int) -> None:
-        if isinstance(event, ArgsAppended):
-            if not self._is_refused_now(hooked, call, event.text):
-                hooked.push(event.text, seq)
-        elif isinstance(event, CallCompleted):
-            if not self._is_refused_now(hooked, call, None):
-                hooked.complete(call, seq)
-        elif isinstance(event, CallDiscarded):
+    @staticmethod
+    def _apply(hooked: CallHooks, check: StreamCheck | None, event: CallEvent, call: Call, seq: int) -> None:
+        """Has the hooks of a call hear of it, up to where its arguments are known not to fit the tool."""
+        if isinstance(event, CallDiscarded):
             hooked.abort(call, event.reason)
+            return
+        if check is not None and isinstance(event, ArgsAppended):
+            check.feed(event.text)
+        elif check is not None and isinstance(event, CallCompleted) and not check.has_begun:  # it came whole
+            check.feed(call.args_json or "{}")
+        if check is not None and check.refusal is not None:
+            hooked.abort(call, *check.refusal, is_recorded=False)
+        elif isinstance(event, ArgsAppended):
+            hooked.push(event.text, seq)
+        elif isinstance(event, CallCompleted):
+            hooked.complete(call, seq)
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Raises the error of one that makes the run fail."""
@@ -127,21 +133,6 @@ class Barrier:
             except Exception as error:  # noqa: BLE001  # finish raises it
                 self.failure = self.failure or error
 
-    def _is_refused_now(self, hooked: CallHooks, call: Call, text: str | None) -> bool:
-        """Whether the arguments, with this text or (None) at their end, are known not to fit the tool."""
-        check = self._checks.get(call.call_id)
-        if check is None:
-            return False
-        if text is not None:
-            check.feed(text)
-        elif not check.has_begun:  # it came whole
-            check.feed(call.args_json or "{}")
-        if check.refusal is None:
-            return False
-        del self._checks[call.call_id]
-        hooked.abort(call, *check.refusal, is_recorded=False)
-        return True
-
     async def _record_outcome(self, call_id: str, outcome: Outcome) -> Call:
         """Records that hooks ended the call. The record comes back, and changes nothing any more."""
         await self._write([CallDiscarded(call_id, cast(DiscardReason, outcome.reason), outcome.detail)])
@@ -174,14 +165,13 @@ class ToolUse:
         self._together: dict[str, list[str]] = {}  # with each call, all calls of its response
         self._written_back: set[str] = set()  # the calls of which requests tell
 
-    def expect(self, call_id: str, name: str, offered: Collection[str], together: list[str] | None = None) -> bool:
+    def expect(self, call_id: str, name: str, offered: Collection[str], together: list[str]) -> bool:
         """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known.
 
         ``together``: the calls of that response, as they come.
         """
-        if together is not None:
-            together.append(call_id)
-            self._together[call_id] = together
+        together.append(call_id)
+        self._together[call_id] = together
         if offered:
             self._offered[call_id] = offered
         return not offered or name in offered

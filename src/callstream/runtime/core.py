@@ -23,9 +23,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
-from callstream.calls import Call, CallEvent, CallState, Ledger
+from callstream.calls import CALL_EVENTS, Call, CallState, Ledger
 from callstream.errors import (
     CallRejected,
     InvalidArguments,
@@ -66,8 +66,6 @@ from callstream.runtime.progress import ProgressFeeds, ProgressHandler
 from callstream.tools import Progress, Tool
 
 logger = logging.getLogger("callstream")
-
-_CALL_EVENTS = get_args(CallEvent)
 
 
 class EarlyTools(ABC):
@@ -483,7 +481,7 @@ class RunCore(ABC):
             ending = Ending.failed("interrupted", error=lost)  # the process that took it over has ended it
             raise
         except JournalError:
-            self.engine.end_later(self.run_id, partial(self.end_in_journal, ending))
+            self.engine.unended.add(self.run_id, partial(self.end_in_journal, ending))
             raise
         finally:
             self._finish(ending)
@@ -548,7 +546,7 @@ class RunCore(ABC):
         """Brings the run to where these records, all that the journal has of it, have left it. No hook hears of that."""
         for record in records:
             event = record.event
-            if not isinstance(event, _CALL_EVENTS):
+            if not isinstance(event, CALL_EVENTS):
                 continue
             if not isinstance(event, CallStarted) and event.call_id not in self._ledger:
                 answered = await self.engine.journal.call(event.call_id)
@@ -608,7 +606,7 @@ class RunCore(ABC):
                 self._apply_one(event, seq)
 
     def _apply_one(self, event: RunEvent, seq: int) -> None:
-        if not isinstance(event, _CALL_EVENTS):
+        if not isinstance(event, CALL_EVENTS):
             if isinstance(event, MessageReceived):
                 self._answers.keep(event)
             elif isinstance(event, ResponseEnded):

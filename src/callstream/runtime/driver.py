@@ -295,7 +295,11 @@ class Driver:
             if isinstance(started, str):
                 return started
             if check is not None:
-                await self._check_started(started.run, check)
+                try:
+                    await check()
+                except BaseException:
+                    await started.run.stop("refused")
+                    raise
             self._work_on(started, room.pop_all())
         if self._poll is None or self._poll.done():
             self._poll = asyncio.create_task(self._poll_stops(), name="callstream stops")
@@ -346,13 +350,6 @@ class Driver:
             await started.run.stop("another process has begun a run for the same request")
             return earlier.run_id
 
-    async def _check_started(self, run: Run, check: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await check()
-        except BaseException:
-            await run.stop("refused")
-            raise
-
     # -- the work --
 
     def _work_on(self, started: StartedRun, room: ExitStack) -> None:
@@ -363,7 +360,8 @@ class Driver:
         running = self._running[run.run_id] = Working(run, task, started.turn, room)
         self._engine.working[run.run_id] = running
         if seconds is not None:
-            running.limit = run.loop.call_later(seconds, self._stop_late, running)
+            late = TimeoutError(f"the run took longer than {seconds} s")
+            running.limit = run.loop.call_later(seconds, self._begin_stop, running, late)
         run.on_stop(lambda reason: self._limit_rest(running))
         task.add_done_callback(lambda done: self._release(running))
 
@@ -393,9 +391,6 @@ class Driver:
             # What is not done so long after the end of its run is no longer waited for.
             earlier = [] if had_ended else [other for other in earlier if not other.task.done()]
         await started.work()
-
-    def _stop_late(self, running: Working[Run]) -> None:
-        self._begin_stop(running, TimeoutError(f"the run took longer than {self._settings.run_seconds} s"))
 
     def _limit_rest(self, running: Working[Run]) -> None:
         """The run has ended, by itself or by a limit; what its agent still does is lost."""
@@ -443,15 +438,11 @@ class Driver:
             if not running.watchers and seconds is not None and run_id in self._running:
                 if seconds:
                     loop = asyncio.get_running_loop()
-                    running.leaving = loop.call_later(seconds, self._stop_unwatched, running)
+                    running.leaving = loop.call_later(seconds, self._begin_stop, running, self._settings.leave_reason)
                 else:
                     self._begin_stop(running, self._settings.leave_reason)
                     assert running.stopping is not None
                     await asyncio.wait({running.stopping})
-
-    def _stop_unwatched(self, running: Working[Run]) -> None:
-        if not running.watchers:
-            self._begin_stop(running, self._settings.leave_reason)
 
     # -- the end --
 

@@ -57,8 +57,9 @@ from callstream.runtime.barrier import CallListener, Write
 from callstream.runtime.core import EarlyTools, RunCore
 from callstream.runtime.log import Ending
 from callstream.tools import Streamed, StreamedParameter, Tool, running_for, starts_early
-from callstream.tools.check import Misfit, describe
+from callstream.tools.check import Misfit, UnknownArgument, describe
 from callstream.tools.convert import converter
+from callstream.waits import running_loop
 
 logger = logging.getLogger("callstream")
 
@@ -80,15 +81,12 @@ class _ArrivingArguments:
         """What the tool iterates over."""
         self.is_ready = False
         """Whether the tool can start. What it is called with does not change from then on, wherever the text was cut."""
-        self._tool = tool
         self._streamed = streamed
         self._convert_value = None if streamed.is_text else converter(streamed.item)
         self._is_text = encoding == "text"
         self._json = JsonStream(unique_names=True)
-        parameters = inspect.signature(tool).parameters.values()
-        self._named = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self._required = {name for name, p in self._named.items() if p.default is p.empty} - {streamed.name}
+        self._arguments = tool.arguments
+        self._required = {*tool.arguments.missing({})} - {streamed.name}
         self._given: dict[str, Any] = {}
         self._begun: set[str] = set()
         self._open: str | None = None
@@ -141,18 +139,19 @@ class _ArrivingArguments:
                 self._give(name, self._convert(name, change.value))
 
     def _begin(self, name: str) -> None:
-        if name not in self._named and not self._takes_all:
+        is_named = name in self._arguments.parameters
+        if not is_named and not self._arguments.takes_all:
             raise _UnusableArguments(
-                "invalid", f"there is no argument {name!r}; its arguments are {', '.join(self._named)}"
+                "invalid", describe([UnknownArgument((name,), "nothing")], self._arguments.parameters)
             )
-        if self.is_ready and name not in self._named:
+        if self.is_ready and not is_named:
             raise self._too_late(name)
         self._begun.add(name)
 
     def _give(self, name: str, value: Any) -> None:
         if not self.is_ready:
             self._given[name] = value
-        elif not _is_same(value, self._named[name].default):
+        elif not _is_same(value, self._arguments.parameters[name].default):
             raise self._too_late(name)
 
     def _too_late(self, name: str) -> _UnusableArguments:
@@ -179,7 +178,7 @@ class _ArrivingArguments:
 
     def _convert(self, name: str, value: Any) -> Any:
         try:
-            return self._tool.arguments.convert_one(name, value)
+            return self._arguments.convert_one(name, value)
         except InvalidArguments as invalid:
             raise _UnusableArguments("invalid", invalid.detail) from invalid
 
@@ -187,7 +186,9 @@ class _ArrivingArguments:
         try:
             return change.value if self._convert_value is None else self._convert_value(change.value)
         except Misfit as misfit:
-            raise _UnusableArguments("invalid", describe(misfit.within(change.path), self._named)) from misfit
+            raise _UnusableArguments(
+                "invalid", describe(misfit.within(change.path), self._arguments.parameters)
+            ) from misfit
 
 
 def _is_same(value: Any, default: Any) -> bool:
@@ -254,9 +255,8 @@ class EarlyRun:
         self._run = run
         self._write = write
         self._is_recorded = is_recorded
-        streams = tool.streamed is not None
         self._args = _ArrivingArguments(tool, tool.streamed, call.encoding) if tool.streamed is not None else None
-        self._starts_at_end = tool.start == "early" and not streams
+        self._starts_at_end = tool.streamed is None
         self._task: asyncio.Task[None] | None = None
         self._running: _Interruptible | None = None
         self._refusal: asyncio.Task[None] | None = None
@@ -456,19 +456,13 @@ class EarlyRun:
     def join(self) -> EarlyRun | None:
         """Claims this run for the first caller; None if the caller must run the tool."""
         is_plain = not (inspect.iscoroutinefunction(self.tool) or inspect.isasyncgenfunction(self.tool))
-        if is_plain and not self._is_in_thread and not self._outcome.done() and self._is_on_loop():
+        if is_plain and not self._is_in_thread and not self._outcome.done() and running_loop() is self._run.loop:
             # The thread of the loop could not wait for a plain function that has still to begin: the loop has to begin it.
             self.has_begun, self._args, self._starts_at_end = False, None, False
             self.cancel()
             return None
         self.is_joined = True
         return self
-
-    def _is_on_loop(self) -> bool:
-        try:
-            return asyncio.get_running_loop() is self._run.loop
-        except RuntimeError:
-            return False
 
     async def wait_until_over(self) -> None:
         """Waits for the tool, whatever it comes to."""
@@ -489,7 +483,7 @@ class EarlyRun:
     def wait_here(self) -> Any:
         """In the thread of the run's own loop, what the tool's thread returns is all that can be waited for."""
         self.is_joined = True
-        if self._is_on_loop() and not self._outcome.done():
+        if running_loop() is self._run.loop and not self._outcome.done():
             return self._value.result()
         return self._outcome.result()
 

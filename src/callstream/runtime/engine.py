@@ -28,7 +28,7 @@ from callstream.guards import Guard, Guards
 from callstream.hooks import HookSettings
 from callstream.journal import Journal
 from callstream.jsontext.path import format_path
-from callstream.runtime.log import EndInJournal, Unended
+from callstream.runtime.log import Unended
 from callstream.runtime.ownloop import run_function
 from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
 from callstream.tools import (
@@ -39,7 +39,6 @@ from callstream.tools import (
     FieldHook,
     Hooks,
     Progress,
-    StreamCheck,
     Tool,
     check_field,
     check_hook_settings,
@@ -237,11 +236,6 @@ class Toolbox:
     def find_tool(self, tool_name: str) -> Tool[Any] | None:
         """The tool of that name: one that was given, or else the latest that a host has had."""
         return self._tools.get(tool_name) or self._hosted.get(tool_name)
-
-    def stream_check(self, tool_name: str, made: Tool[Any] | None = None) -> StreamCheck | None:
-        """What judges the arguments of a tool while they are written, if it was made with ``check="stream"``."""
-        made = made or self.find_tool(tool_name)
-        return None if made is None or made.check != "stream" else made.arguments.stream_check()
 
     @property
     def has_abort_hooks(self) -> bool:
@@ -458,7 +452,7 @@ class Engine(Toolbox, Generic[RunT]):
         super().__init__(tools, on_tool_progress=on_tool_progress, settings=settings, guards=guards)
         self.journal = journal
         self.unended = Unended()
-        """Runs whose end the journal did not accept yet."""
+        """Runs whose end the journal did not accept yet: as soon as it does, they end."""
         self.has_host = False
         """Whether a host (a framework's plugin) says which requests are those of its agents."""
         self.owner: Any = None
@@ -498,10 +492,6 @@ class Engine(Toolbox, Generic[RunT]):
     def remove_run(self, run_id: str) -> None:
         """The run has ended."""
         self._active.pop(run_id, None)
-
-    def end_later(self, run_id: str, end: EndInJournal) -> None:
-        """Ends a run whose end could not be written, as soon as the journal accepts it: every run ends."""
-        self.unended.add(run_id, end)
 
     # -- ids --
 

@@ -49,7 +49,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from callstream.calls import Call, CallState, Ledger
+from callstream.calls import AT_REST, Call, CallState, Ledger
 from callstream.errors import (
     CallIdTaken,
     CallstreamError,
@@ -499,7 +499,7 @@ class RunLog:
             adopted = [call.call_id for call in self._ledger if call.run_id != self._run_id]
             taken_up = [await self._journal.call(call_id) for call_id in adopted]
             calls = [*await self._journal.calls(run_id=self._run_id), *(call for call in taken_up if call is not None)]
-            open_calls = [call for call in calls if not call.is_final and call.state is not CallState.AWAITING]
+            open_calls = [call for call in calls if call.state not in AT_REST]
             self.seq = await self._journal.append(self._run_id, ending.events(open_calls), after=last_seq)
 
 

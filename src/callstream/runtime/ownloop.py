@@ -24,6 +24,7 @@ from weakref import WeakSet
 
 from callstream.errors import UsageError
 from callstream.runtime.log import MOMENT
+from callstream.waits import running_loop
 
 logger = logging.getLogger("callstream")
 
@@ -130,7 +131,7 @@ def run_in(loop: asyncio.AbstractEventLoop, work: Work[_T]) -> _T:
 
 def check_caller(loop: asyncio.AbstractEventLoop) -> None:
     """Raises UsageError in the thread that runs the loop: waiting there for something on the loop would never end."""
-    if _running_loop() is loop:
+    if running_loop() is loop:
         raise UsageError(
             "expected a thread that may block, got one that runs the event loop on which this call would have to wait: "
             "use async with and await there, or make the hook or tool a plain function, which runs in a thread"
@@ -145,7 +146,7 @@ def finish_in(loop: asyncio.AbstractEventLoop, work: Work[None]) -> None:
     """
     if loop.is_closed():
         return
-    if _running_loop() is loop or threading.current_thread().name.startswith("callstream"):
+    if running_loop() is loop or threading.current_thread().name.startswith("callstream"):
         try:
             loop.call_soon_threadsafe(_finish, loop, work)
         except RuntimeError:
@@ -167,7 +168,7 @@ async def run_function(function: Callable[[], _T]) -> _T:
 
 def may_wait_for(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether a loop runs, in another thread, and is not blocked there."""
-    if _running_loop() is loop:
+    if running_loop() is loop:
         return False
     answered = threading.Event()
     try:
@@ -209,7 +210,7 @@ class OwnLoop:
 
     @property
     def is_current(self) -> bool:
-        return self.loop is not None and _running_loop() is self.loop
+        return self.loop is not None and running_loop() is self.loop
 
     def end(self) -> None:
         """Ends the loop, and its thread unless this is that thread. What still runs there is cancelled."""
@@ -260,13 +261,6 @@ def _finish(loop: asyncio.AbstractEventLoop, work: Work[None]) -> None:
 
 async def _until(stop: asyncio.Event) -> None:
     await stop.wait()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 # -- the end of the program --------------------------------------------------------------------------------------------

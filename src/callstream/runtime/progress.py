@@ -14,7 +14,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from callstream.errors import CallstreamError, TransitionError, UsageError
@@ -93,24 +92,13 @@ def _to_json(data: Any) -> Any:
 
 
 class _ProgressFeed:
-    """The progress of one executing call. ``tell`` and ``keep`` are awaited on the loop that made the feed, and raise
-    nothing: ``tell`` with each report, ``keep`` with those that are to be recorded, oldest first.
+    """The progress of one executing call. On the loop that made it, ``feeds`` tell each report, and keep those that are to
+    be recorded, oldest first; neither raises.
     """
 
-    def __init__(
-        self,
-        call_id: str,
-        tell: Callable[[Any], Coroutine[Any, Any, None]],
-        keep: Callable[[Sequence[Any]], Coroutine[Any, Any, None]],
-        *,
-        interval: float,
-        merge: bool = False,
-    ) -> None:
+    def __init__(self, call_id: str, feeds: ProgressFeeds) -> None:
         self._call_id = call_id
-        self._tell = tell
-        self._keep = keep
-        self._interval = interval
-        self._merge = merge
+        self._feeds = feeds
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._untold: deque[Any] = deque()
@@ -124,7 +112,7 @@ class _ProgressFeed:
         """Takes a report, in any thread. After the call has ended it is not recorded, but still told."""
         data = _copy(data)
         with self._lock:
-            is_told = self._closed or not self._merge
+            is_told = self._closed or not self._feeds.merge
             wake = not self._unkept or (is_told and not self._untold)
             if not self._closed:
                 _put(self._unkept, data)
@@ -163,12 +151,12 @@ class _ProgressFeed:
         while self._untold:
             with self._lock:
                 data = self._untold.popleft()
-            await self._tell(data)
+            await self._feeds.tell(self._call_id, data)
         self._teller = None
 
     async def _keep_all(self) -> None:
         while await self._flush():  # noqa: ASYNC110  # a pace, not a poll
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._feeds.interval)
         self._keeper = None
 
     async def _flush(self) -> bool:
@@ -177,8 +165,8 @@ class _ProgressFeed:
             self._unkept.clear()
         if not reports:
             return False
-        await wait_until_done(asyncio.ensure_future(self._keep(reports)))
-        if self._merge:
+        await wait_until_done(asyncio.ensure_future(self._feeds.keep(self._call_id, reports)))
+        if self._feeds.merge:
             with self._lock:
                 self._untold.extend(reports)
             self._wake()
@@ -194,8 +182,8 @@ class _ProgressFeed:
 class ProgressFeeds:
     """The feeds of a run's executing calls.
 
-    ``write`` records events of the run. ``tell`` hands one report of a call to the application. ``interval`` and ``merge``
-    are those of ``_ProgressFeed``.
+    ``write`` records events of the run. ``tell`` hands one report of a call to the application. ``interval``: seconds
+    between two records. ``merge``: whether the application hears of records only.
     """
 
     def __init__(
@@ -207,16 +195,14 @@ class ProgressFeeds:
         merge: bool,
     ) -> None:
         self._write = write
-        self._tell = tell
-        self._interval = interval
-        self._merge = merge
+        self.tell = tell
+        self.interval = interval
+        self.merge = merge
         self._feeds: dict[str, _ProgressFeed] = {}
 
     def open(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of the call."""
-        tell, keep = partial(self._tell, call_id), partial(self._keep, call_id)
-        feed = _ProgressFeed(call_id, tell, keep, interval=self._interval, merge=self._merge)
-        self._feeds[call_id] = feed
+        feed = self._feeds[call_id] = _ProgressFeed(call_id, self)
         return Progress(feed.report)
 
     async def close(self, call_id: str) -> None:
@@ -230,7 +216,7 @@ class ProgressFeeds:
         for call_id in list(self._feeds):
             await self._feeds.pop(call_id).aclose(wait=False)
 
-    async def _keep(self, call_id: str, reports: Sequence[Any]) -> None:
+    async def keep(self, call_id: str, reports: Sequence[Any]) -> None:
         """Records what a tool has reported, as far as that is possible. The tool must not depend on it."""
         try:
             try:

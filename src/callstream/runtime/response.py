@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias, assert_never, get_args
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, assert_never
 
 import msgspec
 
-from callstream.calls import Call, CallEvent, Ledger, number_id
+from callstream.calls import CALL_EVENTS, Call, Ledger, number_id
 from callstream.errors import CallIdTaken, CallRejected, RunOver, TransitionError, UsageError
 from callstream.events import (
     ArgsAppended,
@@ -41,7 +41,6 @@ from callstream.wire import decoder_for
 from callstream.wire.transcript import ArgumentText
 
 logger = logging.getLogger("callstream")
-_CALL_EVENTS = get_args(CallEvent)
 
 Judge: TypeAlias = Callable[[str, bool], tuple[str, str]]
 """Given text that was not judged yet, and whether the passage ends with it. Returns what may be shown in its place, and the
@@ -227,7 +226,7 @@ class WithheldRun:
         error: Exception | None = None
         try:
             for event in events() if callable(events) else events:
-                if isinstance(event, _CALL_EVENTS):
+                if isinstance(event, CALL_EVENTS):
                     self._ledger.apply(event)
         except TransitionError as raised:
             error = raised

@@ -67,10 +67,10 @@ class Arguments:
 
     def __init__(self, tool_name: str, signature: Signature) -> None:
         self._tool_name = tool_name
-        self._parameters = {
+        self.parameters = {
             p.name: p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         }
-        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        self.takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         self._converts: dict[str, Convert | None] = {}
         self._judged: dict[str, Any] | None = None
 
@@ -120,14 +120,14 @@ class Arguments:
     def stream_check(self) -> StreamCheck:
         """What judges arguments of the tool while they are written."""
         if self._judged is None:
-            self._judged = judged_schema(self._tool_name, self._parameters.values(), takes_all=self._takes_all)
+            self._judged = judged_schema(self._tool_name, self.parameters.values(), takes_all=self.takes_all)
         return StreamCheck(self._judged)
 
     def _invalid(self, faults: Sequence[Fault]) -> InvalidArguments:
-        return InvalidArguments(self._tool_name, describe(faults, self._parameters), faults)
+        return InvalidArguments(self._tool_name, describe(faults, self.parameters), faults)
 
     def _convert(self, name: str, value: Any) -> Any:
-        parameter = self._parameters.get(name)
+        parameter = self.parameters.get(name)
         if parameter is None or isinstance(value, Streamed):
             return value
         convert = self._converter(name)
@@ -142,18 +142,18 @@ class Arguments:
 
     def missing(self, args: Mapping[str, Any]) -> list[str]:
         """The required parameters without a value: the model left them out, or a host gives them when it calls the tool."""
-        return [name for name, p in self._parameters.items() if p.default is p.empty and name not in args]
+        return [name for name, p in self.parameters.items() if p.default is p.empty and name not in args]
 
     def _converter(self, name: str) -> Convert | None:
         if name not in self._converts:
-            self._converts[name] = converter(self._parameters[name].annotation)
+            self._converts[name] = converter(self.parameters[name].annotation)
         return self._converts[name]
 
     def _name_faults(self, args: Mapping[str, Any], *, is_hosts: bool) -> list[Fault]:
         missing = self.missing(args)
         if is_hosts:  # it fills in what no model can write
             missing = [name for name in missing if self._converter(name) is not None]
-        unknown = [] if self._takes_all else [name for name in args if name not in self._parameters]
+        unknown = [] if self.takes_all else [name for name in args if name not in self.parameters]
         return [Fault((name,), "a value") for name in missing] + [
             UnknownArgument((name,), "nothing", show(args[name])) for name in unknown
         ]

@@ -36,6 +36,7 @@ from typing import (
 import msgspec
 
 from callstream.errors import ArgumentsAborted, UsageError
+from callstream.waits import running_loop
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -235,7 +236,7 @@ class Streamed(Generic[T]):
     def __next__(self: Streamed[str]) -> str: ...
     def __next__(self) -> Any:
         with self._lock:
-            if (self._is_for_task or not self._is_known()) and _is_on_event_loop():
+            if (self._is_for_task or not self._is_known()) and running_loop() is not None:
                 raise UsageError(
                     "expected 'async for' over a Streamed in an async tool, got 'for': it would block the event loop, which "
                     "brings the pieces"
@@ -291,14 +292,6 @@ class Streamed(Generic[T]):
     def __repr__(self) -> str:
         how = f"aborted: {self._reason}" if self._reason else "complete" if self._has_ended else "arriving"
         return f"<Streamed {how}, {len(self.items)} pieces>"
-
-
-def _is_on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class StreamedParameter(msgspec.Struct, frozen=True):
