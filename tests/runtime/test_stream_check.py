@@ -109,6 +109,15 @@ async def test_a_call_is_discarded_where_the_fault_is(desk: Desk, written: str, 
     assert desk.aborted == ["invalid"]
 
 
+async def test_the_log_quotes_no_argument(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """The model is told what it got wrong, and the journal keeps it; the log is read by others."""
+    async with desk.cs.run("t") as run:
+        await feed(run, ToolCall("reserve", {"area": "hall", "table": {"seats": 47114711}}))
+        assert "47114711" in (run.calls[0].detail or "")
+    assert "was discarded (invalid)" in caplog.text
+    assert "47114711" not in caplog.text
+
+
 async def test_calls_beside_it_run(desk: Desk) -> None:
     async with desk.cs.run("t") as run:
         await feed(run, ToolCall("reserve", {"area": "roof"}), ToolCall("later", {"count": 5}))

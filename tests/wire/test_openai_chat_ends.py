@@ -97,7 +97,7 @@ def test_each_call_with_a_finish_reason_of_its_own() -> None:
 def test_arguments_after_the_finish_are_an_error() -> None:
     body = sse(tool_calls(called("{}", "f", "1")), FINISH, tool_calls(called("{}")))
     _, error = failure("openai_chat", body)
-    assert error == "expected no more arguments after the end of call '1', got '{}'"
+    assert error == "expected no more arguments after the end of call '1', got 2 characters more"
 
 
 def test_several_choices() -> None:

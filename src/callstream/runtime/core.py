@@ -632,7 +632,7 @@ class RunCore(ABC):
                 call.call_id,
                 call.name,
                 event.reason,
-                f": {event.detail!r}" if event.detail else "",
+                f": {event.detail!r}" if event.detail and event.reason != "invalid" else "",  # that quotes arguments
             )
         if before is None or call.state is not before.state:
             self.engine.observers.call_changed(self, call)

@@ -14,8 +14,10 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
+from callstream.logtext import outline
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder, Strict, reported
 from callstream.wire.framing import SseFraming
@@ -119,7 +121,9 @@ class AnthropicDecoder(BlockDecoder[StreamEvent]):
             case _ if chunk.error or chunk.type == "error":
                 raise reported(chunk.error, "the provider reported an error", message=chunk.message)
             case "":
-                raise WireError(f"expected an event of the anthropic wire, which has a type, got {chunk!r:.200}")
+                raise WireError(
+                    f"expected an event of the anthropic wire, which has a type, got {outline(codec.encode(chunk))}"
+                )
             case _:
                 pass  # ping, and events that are newer than this code
 
@@ -174,9 +178,9 @@ class AnthropicDecoder(BlockDecoder[StreamEvent]):
     def _read_whole(self, body: bytes) -> None:
         message: _Message = self._decoded(body, self._messages)
         if message.error or message.type == "error":
-            raise reported(message.error, f"the provider reported an error: {body[:200]!r}")
+            raise reported(message.error, f"the provider reported an error: {outline(body)}")
         if message.content is None:
-            raise WireError(f"expected a message with content, got {body[:200]!r}")
+            raise WireError(f"expected a message with content, got {outline(body)}")
         self._transcript.response_message_id = message.id
         self._finish_reason = message.stop_reason
         self._add_usage(message.usage)

@@ -28,6 +28,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived
+from callstream.logtext import outline
 from callstream.wire.anthropic import Anthropic, AnthropicDecoder, add_beta
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder
@@ -184,7 +185,7 @@ class _ConverseDecoder(BlockDecoder[StreamEvent]):
     def _read_whole(self, body: bytes) -> None:
         answer: _ConverseAnswer = self._decoded(body, self._answers)
         if answer.output is None or answer.output.message is None:
-            raise WireError(f"expected an answer with a message, got {body[:200]!r}")
+            raise WireError(f"expected an answer with a message, got {outline(body)}")
         content = answer.output.message.content
         self._usage = answer.usage if isinstance(answer.usage, dict) else {}
         for index, block in enumerate(content):

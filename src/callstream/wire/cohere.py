@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
+from callstream.logtext import outline
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.provider import ChatProvider
@@ -114,7 +116,7 @@ class _CohereDecoder(BlockDecoder[StreamEvent]):
                     self._finish_reason, self._usage = delta.finish_reason, delta.usage
                     self._finish()
             case "":
-                expected = f"expected an event of the cohere wire, which has a type, got {chunk!r:.200}"
+                expected = f"expected an event of the cohere wire, which has a type, got {outline(codec.encode(chunk))}"
                 raise reported(chunk.error, expected, message=chunk.message)
             case _:
                 pass  # citations, the end of a content, and events that are newer than this code
@@ -130,7 +132,7 @@ class _CohereDecoder(BlockDecoder[StreamEvent]):
 
     def _start_call(self, index: int | None, started: Any) -> None:
         if not isinstance(started, _CohereToolCall):
-            raise WireError(f"expected the call of tool-call-start {index}, got {started!r:.80}")
+            raise WireError(f"expected the call of tool-call-start {index}, got {outline(codec.encode(started))}")
         self._transcript.believe_ends()
         function = started.function or _Function()
         call = self._open_block(index, function.name, started.id)
@@ -147,7 +149,7 @@ class _CohereDecoder(BlockDecoder[StreamEvent]):
     def _read_whole(self, body: bytes) -> None:
         answer: _ChatAnswer = self._decoded(body, self._answers)
         if not isinstance(answer.message, _Message):
-            expected = f"expected an answer with a message, got {body[:200]!r}"
+            expected = f"expected an answer with a message, got {outline(body)}"
             raise reported(answer.error, expected, message=answer.message)
         message = answer.message
         self._transcript.response_message_id = answer.id

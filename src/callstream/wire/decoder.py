@@ -18,6 +18,7 @@ import msgspec
 
 from callstream.errors import WireError
 from callstream.events import WireEvent
+from callstream.logtext import outline
 from callstream.wire.framing import Frame, Framing, SseFraming
 from callstream.wire.transcript import ArgumentText, Transcript, WireCall, json_text
 
@@ -143,7 +144,7 @@ class Decoder(ABC, Generic[Chunk]):
                 return self._transcript.pop()
             self._end_of_body()
             if self._last_payload and not self._transcript.any_response:
-                raise WireError(f"expected a response of the {self.wire} wire, got {self._last_payload[:200]!r}")
+                raise WireError(f"expected a response of the {self.wire} wire, got {outline(self._last_payload)}")
         except WireError as error:
             return self._broken(error)
         return self._transcript.pop()
@@ -265,7 +266,7 @@ class Decoder(ABC, Generic[Chunk]):
         except RecursionError:
             raise WireError(f"expected {self.wire} data, got JSON that is nested too deep") from None
         except ValueError:
-            raise WireError(f"expected JSON of the {self.wire} wire, got {payload[:200]!r} ({error})") from None
+            raise WireError(f"expected JSON of the {self.wire} wire, got {outline(payload)} ({error})") from None
         self._transcript.expect_surrogates()
         try:
             return msgspec.convert(value, decoder.type)
@@ -274,7 +275,7 @@ class Decoder(ABC, Generic[Chunk]):
 
     def _unexpected(self, payload: bytes, error: Exception) -> WireError:
         failed = error_in({"error": _loaded(payload).get("error")})
-        return failed or WireError(f"expected {self.wire} data, got something else: {error}; in {payload[:200]!r}")
+        return failed or WireError(f"expected {self.wire} data, got something else: {error}; in {outline(payload)}")
 
     def _raise_if_broken(self) -> None:
         if self.error is not None:

@@ -18,8 +18,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
 from callstream.events import ResultReceived
+from callstream.logtext import outline
 from callstream.wire.collapsing import BlockCollapser, Part, changed, read_json
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.framing import Frame
@@ -121,8 +123,9 @@ class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
             case _ if chunk.error or chunk.type == "error":
                 raise reported(chunk.error or "no reason was given")
             case "":
+                got = outline(codec.encode(chunk))
                 raise WireError(
-                    f"expected an event of the gemini_interactions wire, which has an event_type, got {chunk!r:.200}"
+                    f"expected an event of the gemini_interactions wire, which has an event_type, got {got}"
                 )
             case _:
                 pass  # events that are newer than this code
@@ -178,7 +181,7 @@ class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
         if interaction.error and interaction.status is None:
             raise reported(interaction.error)
         if interaction.steps is None and interaction.status is None:
-            raise WireError(f"expected an interaction with steps or a status, got {body[:200]!r}")
+            raise WireError(f"expected an interaction with steps or a status, got {outline(body)}")
         self._raise_if_failed(interaction.status, interaction.error)
         self._transcript.response_message_id = interaction.id
         for index, step in enumerate(interaction.steps or ()):

@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
+from callstream import codec
 from callstream.errors import WireError
 from callstream.events import ResultReceived
+from callstream.logtext import outline
 from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Split, changed
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import JsonLinesFraming
@@ -76,7 +78,7 @@ class _OllamaDecoder(Decoder[Line]):
         if chunk.error:
             raise reported(chunk.error)
         if chunk.message is None and not chunk.done:
-            raise WireError(f"expected a line of the ollama wire, with a message, got {chunk!r:.200}")
+            raise WireError(f"expected a line of the ollama wire, with a message, got {outline(codec.encode(chunk))}")
         self._in_response = True
         message = chunk.message or _Message()
         if message.thinking:

@@ -277,7 +277,9 @@ class Transcript:
         if not text:
             return
         if call.final or call.ended:
-            raise WireError(f"expected no more arguments after the end of call {call.call_id!r}, got {text[:80]!r}")
+            raise WireError(
+                f"expected no more arguments after the end of call {call.call_id!r}, got {len(text)} characters more"
+            )
         if call.encoding == "json":
             text = call.text.append(text if self._surrogates is None else escape_surrogates(text))
         else:

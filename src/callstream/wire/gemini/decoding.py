@@ -21,6 +21,7 @@ from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
+from callstream.logtext import outline
 from callstream.wire.decoder import Decoder, Strict, reported
 from callstream.wire.framing import SseOrArrayFraming
 from callstream.wire.joining import add_usage
@@ -311,7 +312,7 @@ class GeminiDecoder(Decoder[_GenerateContentResponse]):
     def _read_whole(self, body: bytes) -> None:
         self._chunk(self._decoded(body, self._payloads))
         if not self._in_response:
-            raise WireError(f"expected a response with candidates, got {body[:200]!r}")
+            raise WireError(f"expected a response with candidates, got {outline(body)}")
         if self._token is not None:  # no body would have an open call whole
             self._streamed.clear()
             self._transcript.finish_calls(normal=False, detail=f"finishReason {CONTINUES}")

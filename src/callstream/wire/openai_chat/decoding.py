@@ -17,6 +17,7 @@ import msgspec
 from callstream import codec
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
+from callstream.logtext import outline
 from callstream.wire.decoder import Decoder, Strict, error_in, reported
 from callstream.wire.transcript import WireCall, text_of
 
@@ -286,7 +287,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
         answer: _Completion = self._decoded(body, self._payloads)
         self._raise_error_in(answer)
         if answer.choices is None:
-            raise WireError(f"expected a chat completion with choices, got {body[:200]!r}")
+            raise WireError(f"expected a chat completion with choices, got {outline(body)}")
         self._in_response = True
         self._transcript.response_message_id = answer.id if isinstance(answer.id, str) else None
         self._usage = answer.usage

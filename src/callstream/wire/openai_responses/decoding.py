@@ -26,6 +26,7 @@ from callstream.errors import WireError
 from callstream.events import Encoding, ResultReceived
 from callstream.jsontext.path import Path
 from callstream.jsontext.writer import JsonWriter
+from callstream.logtext import outline
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.requests import MODEL, RequestTurn, content_message, content_text, read_body
 from callstream.wire.transcript import ArgumentText, WireCall, text_of
@@ -183,7 +184,9 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
             case _ if chunk.type == "error" or (chunk.error and not chunk.type.startswith("response.")):
                 raise reported(chunk.error, "the provider reported an error", message=chunk.message, code=chunk.code)
             case "":
-                raise WireError(f"expected an event of the openai_responses wire, which has a type, got {chunk!r:.200}")
+                raise WireError(
+                    f"expected an event of the openai_responses wire, which has a type, got {outline(codec.encode(chunk))}"
+                )
             case _:
                 pass  # the parts of items, server-side tools, and events that are newer than this code
 
@@ -390,7 +393,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         if response.error or response.status == "failed":
             raise reported(response.error, _FAILED)
         if response.output is None:
-            raise WireError(f"expected a response with output, got {body[:200]!r}")
+            raise WireError(f"expected a response with output, got {outline(body)}")
         self._response_began(response)
         self._response_ended(response, "response.completed")
 
