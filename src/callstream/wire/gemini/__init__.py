@@ -215,7 +215,7 @@ class GeminiCollapser(ChunkCollapser[_PartCall]):
             if moved is not None and not part.get(SIGNATURE):
                 part[SIGNATURE] = moved
                 after = split.part
-        whole = tuple(each.call.call_id for _, each in split.begun if each.call.collapsed)
+        whole = tuple([each.call.call_id for _, each in split.begun if each.call.collapsed])
         return [Output(self._passed(frame, after), whole)]
 
     def _over(self) -> None:
