@@ -111,7 +111,7 @@ async def _no_agent(run_input: Any) -> None:
 
 
 class _Door(BaseRoute):
-    """Matches what belongs to an upstream, whatever the method; everything else is the inspector's and the API's."""
+    """Matches model calls, and what belongs to an upstream, whatever the method; the rest is the inspector's and the API's."""
 
     def __init__(self, gateway: _Gateway) -> None:
         self._gateway = gateway
@@ -179,7 +179,7 @@ class _Gateway:
         return lambda request: Operator() if self._has_key(request, request.headers.get("authorization", "")) else None
 
     def serves(self, path: str, method: str) -> bool:
-        return self._upstreams.find(path, method) is not None
+        return self._upstreams.find(path, method) is not None or provider_at(path, method) is not None
 
     async def aclose(self) -> None:
         self._is_closing = True
@@ -192,19 +192,19 @@ class _Gateway:
 
     async def answer(self, request: Request) -> Response:
         # As it was sent: an escaped ? or # is a part of the path.
-        raw = request.scope.get("raw_path") or request.url.path.encode()
-        found = self._upstreams.find(raw.decode("latin-1"), request.method)
-        if found is None:
-            return _refusal("", 404, "not_found_error", "There is no such path.")
-        upstream, path = found
+        sent = (request.scope.get("raw_path") or request.url.path.encode()).decode("latin-1")
+        found = self._upstreams.find(sent, request.method)
+        upstream, path = found or (None, sent.lstrip("/"))
         is_read = request.method == "POST" or request.query_params.get("stream") == "true"  # else one is looked at
         provider = provider_at(f"/{path}", request.method) or provider_at(f"/v1/{path}", request.method)
         provider = provider if is_read else None
-        wire = upstream.name if provider is None else provider.wire
+        wire = provider.wire if provider is not None else upstream.name if upstream is not None else ""
         if leaves_its_place(path):
             return _refusal(wire, 400, "invalid_request_error", "A path may not go back.")
         if not self._has_key(request):
             return _refusal(wire, 401, "authentication_error", f"Send the gateway's key in the header {KEY_HEADER}.")
+        if upstream is None:
+            return _refusal(wire, 404, "not_found_error", self._upstreams.refusal(sent))
         if request.headers.get("upgrade"):
             return _upgrade_refused(wire)
         if self._is_closing:
@@ -223,7 +223,9 @@ class _Gateway:
             return await self._deliver(_Asked(request, upstream, path, provider, body), wire)
         except AnswerBroken as broken:
             cause = broken.__cause__ or broken
-            return _refusal(wire, 502, "api_error", f"The upstream did not answer ({type(cause).__name__}).")
+            return _refusal(
+                wire, 502, "api_error", f"The upstream {upstream.name} did not answer ({type(cause).__name__})."
+            )
         except JournalError as error:
             logger.error("a model call could not be journaled: %s", error)
             return _refusal(wire, 503, "overloaded_error", "The journal is unavailable; try again later.", retry=True)
