@@ -111,7 +111,7 @@ async def _no_agent(run_input: Any) -> None:
 
 
 class _Door(BaseRoute):
-    """Matches model calls, and what belongs to an upstream, whatever the method; the rest is the inspector's and the API's."""
+    """Matches model calls, and whatever belongs to an upstream; everything else is the inspector's and the API's."""
 
     def __init__(self, gateway: _Gateway) -> None:
         self._gateway = gateway

@@ -31,8 +31,8 @@ _PATHS: Final[Mapping[str, re.Pattern[str]]] = {
         r"(?:v1(?:alpha|beta)?/+)*(?:(?:models|tunedModels|dynamic)/.+:\w+|interactions(?:/[^/]+)?)/*"
     ),
 }
-"""The model calls of the public APIs, as whole paths. What stands before them is a name, and one that is not known may mean a
-provider for whom alone the key and the prompts are."""
+"""The model calls of the public APIs, as whole paths. What stands before them is a name, and one that is not known may mean
+a provider for whom alone the key and the prompts are."""
 _BILLED_TO_THE_END: Final = ("gemini", "googleapis.com", "amazonaws.com", "groq.com", "mistral.ai", "perplexity.ai")
 """Parts of the hosts of providers that write on, and bill, when the connection is closed."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -87,8 +87,9 @@ class Upstreams:
     def refusal(self, path: str) -> str:
         """Why a path has no upstream."""
         name = path.lstrip("/").partition("/")[0]
+        names = ", ".join(sorted(self._by_name))
         return (
-            f"{name!r} is none of this gateway's upstreams: {', '.join(sorted(self._by_name))}. A path begins with the name of one; "
+            f"{name!r} is none of this gateway's upstreams: {names}. A path begins with the name of one; "
             "the gateway's option --upstream NAME=URL adds one."
         )
 
