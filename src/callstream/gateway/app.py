@@ -30,6 +30,7 @@ from callstream.gateway.answers import (
     KeptAnswers,
     LiveAnswers,
     UpstreamRefused,
+    WrongOffset,
     answer_of,
     read_durable,
 )
@@ -221,6 +222,8 @@ class _Gateway:
             return _refusal(wire, 408, "timeout_error", "The request did not come to its end.")
         try:
             return await self._deliver(_Asked(request, upstream, path, provider, body), wire)
+        except WrongOffset as error:
+            return _refusal(wire, 400, "invalid_request_error", str(error))
         except AnswerBroken as broken:
             cause = broken.__cause__ or broken
             return _refusal(
@@ -251,7 +254,7 @@ class _Gateway:
                 )
             self._observers.answer_attached(asked.upstream.name)
             answer.enter()
-            return await self._reading(answer, _offset(asked.headers.get("callstream-offset")))
+            return await self._reading(answer, asked.headers.get("callstream-offset", "0"))
         answer = await self._claim(asked)
         if answer is not None:
             self._observers.answer_attached(asked.upstream.name)
@@ -327,14 +330,14 @@ class _Gateway:
         self._stopping.add(task := asyncio.create_task(stop()))
         task.add_done_callback(self._stopping.discard)
 
-    async def _reading(self, answer: Answer, offset: int = 0) -> Response:
-        """The answer for a reader who has entered."""
+    async def _reading(self, answer: Answer, offset: str = "0") -> Response:
+        """The answer for a reader who has entered, from a byte on."""
         try:
             await answer.head()
+            return _Delivery(answer, answer.offset(offset), self._settings.stall_seconds)
         except BaseException:
             answer.leave()
             raise
-        return _Delivery(answer, offset, self._settings.stall_seconds)
 
     async def _reading_whole(self, answer: Answer, asked: _Asked) -> Response | None:
         """A stream that its client did not get to the end, for one that asks for the same without a stream."""
@@ -565,10 +568,6 @@ def _own_headers(answer: Answer, turn: Turn | None) -> list[tuple[str, str]]:
     if turn is not None:
         own += [("callstream-run", turn.run.run_id), ("callstream-thread", turn.run.thread_id)]
     return [(name, value) for name, value in own if value.isascii()]
-
-
-def _offset(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
 
 
 def _json(body: bytes) -> Any:
