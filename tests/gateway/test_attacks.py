@@ -11,7 +11,7 @@ import pytest
 
 from callstream.gateway import GatewaySettings
 from callstream.testing import Finish, Text
-from tests.gateway.gates import Gate, gate, until_unread
+from tests.gateway.gates import NAMES, Gate, gate, until_unread
 from tests.sdks import SDKS
 
 HELLO = [Text("Hello."), Finish()]
@@ -70,6 +70,30 @@ async def test_no_address_comes_from_a_client(target: str) -> None:
         answer = await sent(gateway, head, BODY)
         assert b"502" not in answer.split(b"\r\n")[0]  # it would be, had it gone to a port where nobody listens
         assert all(request.path.startswith("/v1/") for request in gateway.provider.requests)
+
+
+@pytest.mark.parametrize("wire", NAMES)
+async def test_a_name_that_no_upstream_has_is_refused_before_anything_is_sent(wire: str) -> None:
+    """A misspelled name, or one whose ``--upstream`` was forgotten: its key and its prompts are for somebody else."""
+    async with gate(wire, [HELLO]) as gateway:
+        url, body = SDKS[wire].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            for name in ("openruoter", "v2", "%61nthropic"):
+                wrong = url.replace(f"/{NAMES[wire]}/", f"/{name}/")
+                answer = await client.post(wrong, json=body, headers={"authorization": "Bearer others"})
+                assert answer.status_code == 404
+                said = answer.json()["error"]["message"]
+                assert f"{name!r} is none" in said
+                assert "anthropic, gemini, openai" in said
+        assert gateway.provider.requests == []
+        assert await gateway.runs() == []
+
+
+async def test_who_has_no_key_is_not_told_the_upstreams() -> None:
+    async with gate("anthropic", [HELLO], key="open sesame") as gateway:
+        wrong = gateway.base_url.replace("/anthropic", "/nobody/v1/messages")
+        async with httpx.AsyncClient(timeout=20) as client:
+            assert (await client.post(wrong, json={})).status_code == 401
 
 
 async def test_an_escaped_path_reaches_the_provider_as_it_was_sent() -> None:

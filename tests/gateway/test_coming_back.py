@@ -180,6 +180,25 @@ async def test_a_client_that_knows_the_gateway_attaches_by_id_and_offset() -> No
         assert len(gateway.provider.requests) == 1
 
 
+@pytest.mark.parametrize("offset", ["-5", "-1", "now", "x", "1e3", "1_0", "+1", "", "99999999", "9" * 5000])
+async def test_an_offset_that_an_answer_has_not_given_is_refused(offset: str) -> None:
+    """What a client would append to what it has is no whole answer, and no end of one."""
+    async with gate("anthropic", [SCRIPT], settings=LINGERS) as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        async with httpx.AsyncClient(timeout=20) as client:
+            whole = await client.post(url, json=body)
+            attach = {"callstream-attach": whole.headers["callstream-response"]}
+            wrong = await client.post(url, json=body, headers={**attach, "callstream-offset": offset})
+            assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
+            assert f"an offset of at most {len(whole.content)} bytes" in wrong.json()["error"]["message"]
+            if offset not in ("-1", "now"):  # words of the Durable Stream's own
+                place = whole.headers["callstream-stream"]
+                assert (await gateway.server.client.get(place, params={"offset": offset})).status_code == 400
+            end = {"callstream-offset": str(len(whole.content))}
+            assert (await client.post(url, json=body, headers={**attach, **end})).content == b""
+        await until_unread(gateway)
+
+
 async def test_a_stopped_answer_ends_its_run_as_cancelled() -> None:
     async with gate("anthropic", [SCRIPT], settings=LINGERS, deltas_per_second=20) as gateway:
         url, body = SDKS["anthropic"].raw(gateway.base_url)

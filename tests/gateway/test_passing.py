@@ -92,7 +92,10 @@ async def test_a_connection_that_fails_is_an_error_of_the_wire() -> None:
         await gateway.provider.aclose()
         status, _, content = await posted(f"{gateway.base_url}/v1/messages", {"model": "m", "messages": []})
         assert status == 502
-        assert json.loads(content)["error"]["type"] == "api_error"
+        assert json.loads(content)["error"] == {
+            "type": "api_error",
+            "message": "The upstream anthropic did not answer (ConnectError).",
+        }
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/messages", "/v1/v1/messages"])
@@ -106,22 +109,52 @@ async def test_every_spelling_of_a_path_reaches_the_provider(path: str) -> None:
         assert asked.path.startswith("/v1/messages")
 
 
-def test_a_path_without_a_name_belongs_to_the_api_that_has_it() -> None:
+@pytest.mark.parametrize(
+    ("path", "name", "rest"),
+    [
+        ("/v1/messages", "anthropic", "v1/messages"),
+        ("/messages", "anthropic", "messages"),
+        ("/v1/v1/messages", "anthropic", "v1/v1/messages"),
+        ("/v1//messages", "anthropic", "v1//messages"),
+        ("/v1/chat/completions", "openai", "v1/chat/completions"),
+        ("/v1/responses/", "openai", "v1/responses/"),
+        ("/v1beta/models/g:generateContent", "gemini", "v1beta/models/g:generateContent"),
+        ("/tunedModels/g:streamGenerateContent", "gemini", "tunedModels/g:streamGenerateContent"),
+        ("/v1beta/interactions", "gemini", "v1beta/interactions"),
+        ("/mine/v1/x", "mine", "v1/x"),
+    ],
+)
+def test_a_path_without_a_name_belongs_to_the_api_that_has_it(path: str, name: str, rest: str) -> None:
     upstreams = Upstreams({"mine": "https://models.example.com/api/v1"})
-    found = {
-        path: upstreams.find(path, "POST")
-        for path in ("/v1/messages", "/v1/chat/completions", "/nothing", "/mine/v1/x")
-    }
-    assert {path: each and (each[0].name, each[1]) for path, each in found.items()} == {
-        "/v1/messages": ("anthropic", "v1/messages"),
-        "/v1/chat/completions": ("openai", "v1/chat/completions"),
-        "/nothing": None,
-        "/mine/v1/x": ("mine", "v1/x"),
-    }
-    assert (
-        upstreams.find("/mine/v1/chat", "POST")[0].target("v1/chat", "a=1")
-        == "https://models.example.com/api/v1/chat?a=1"
-    )
+    found = upstreams.find(path, "POST")
+    assert found is not None
+    assert (found[0].name, found[1]) == (name, rest)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nothing",
+        "/nobody/v1/messages",
+        "/v1/nobody/messages",
+        "/nobody/v1/chat/completions",
+        "/v1/agents/completions",  # Mistral's
+        "/backend-api/codex/responses",
+        "/v1beta/openai/chat/completions",  # Google's, with a key of Google's
+        "/v1/projects/p/locations/l/publishers/anthropic/models/c:streamRawPredict",
+        "/v1/projects/p/locations/l/publishers/google/models/g:generateContent",
+        "/v1internal:generateContent",
+        "/v2/chat",
+    ],
+)
+def test_a_path_that_begins_with_anything_else_belongs_to_no_api(path: str) -> None:
+    assert Upstreams().find(path, "POST") is None
+
+
+def test_the_version_of_an_upstream_is_in_its_address_once() -> None:
+    found = Upstreams({"mine": "https://models.example.com/api/v1"}).find("/mine/v1/chat", "POST")
+    assert found is not None
+    assert found[0].target(found[1], "a=1") == "https://models.example.com/api/v1/chat?a=1"
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "https://", "https://x/?a=b", "https://user:pass@x", "x"])

@@ -35,6 +35,10 @@ class AnswerBroken(CallstreamError):
     """The upstream broke an answer off, or it was not read any more."""
 
 
+class WrongOffset(CallstreamError):
+    """The client's fault: a place in an answer from which it cannot be read on."""
+
+
 class UpstreamRefused(CallstreamError):
     """The upstream has refused a request. What it said went to the client and nowhere else: keys can be in it."""
 
@@ -160,6 +164,16 @@ class Answer:
     def content(self) -> bytes:
         """All that has come."""
         return b"".join(self._chunks)
+
+    def offset(self, text: str) -> int:
+        """The byte that a client names to read from there on: one that has come, or the next."""
+        digits = len(_token(0))
+        offset = int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
+        if offset is None or offset > self.size:
+            raise WrongOffset(
+                f"expected an offset of at most {self.size} bytes, which this answer has, got {text[:40]!r}"
+            )
+        return offset
 
     async def read(self, offset: int = 0, push: Push | None = None) -> AsyncGenerator[bytes, None]:
         """What came and what comes, from a byte on. AnswerBroken if it has no end.
@@ -432,9 +446,11 @@ _PRIVATE: Final = {
 
 async def read_durable(request: Request, answer: Answer) -> Response:
     """The answer's bytes from the offset in the query on."""
-    offset = _offset(request.query_params.get("offset", "-1"), answer)
-    if offset is None or offset > answer.size:
-        return Response("expected an offset that this stream has given", 400, _PRIVATE, "text/plain")
+    named = request.query_params.get("offset", "-1")
+    try:
+        offset = 0 if named == "-1" else answer.size if named == "now" else answer.offset(named)
+    except WrongOffset as error:
+        return Response(str(error), 400, _PRIVATE, "text/plain")
     if request.query_params.get("live") == "long-poll" and offset == answer.size and not answer.is_over:
         await _wait(answer)
         if offset == answer.size and not answer.is_over:
@@ -452,14 +468,6 @@ async def _wait(answer: Answer) -> None:
         async with asyncio.timeout(_POLL_SECONDS):
             async for _ in answer.read(answer.size):
                 return
-
-
-def _offset(text: str, answer: Answer) -> int | None:
-    if text == "-1":
-        return 0
-    if text == "now":
-        return answer.size
-    return int(text) if text.isdecimal() and text.isascii() else None
 
 
 def _token(size: int) -> str:

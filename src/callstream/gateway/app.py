@@ -30,6 +30,7 @@ from callstream.gateway.answers import (
     KeptAnswers,
     LiveAnswers,
     UpstreamRefused,
+    WrongOffset,
     answer_of,
     read_durable,
 )
@@ -111,7 +112,7 @@ async def _no_agent(run_input: Any) -> None:
 
 
 class _Door(BaseRoute):
-    """Matches what belongs to an upstream, whatever the method; everything else is the inspector's and the API's."""
+    """Matches model calls, and whatever belongs to an upstream; everything else is the inspector's and the API's."""
 
     def __init__(self, gateway: _Gateway) -> None:
         self._gateway = gateway
@@ -179,7 +180,7 @@ class _Gateway:
         return lambda request: Operator() if self._has_key(request, request.headers.get("authorization", "")) else None
 
     def serves(self, path: str, method: str) -> bool:
-        return self._upstreams.find(path, method) is not None
+        return self._upstreams.find(path, method) is not None or provider_at(path, method) is not None
 
     async def aclose(self) -> None:
         self._is_closing = True
@@ -192,19 +193,19 @@ class _Gateway:
 
     async def answer(self, request: Request) -> Response:
         # As it was sent: an escaped ? or # is a part of the path.
-        raw = request.scope.get("raw_path") or request.url.path.encode()
-        found = self._upstreams.find(raw.decode("latin-1"), request.method)
-        if found is None:
-            return _refusal("", 404, "not_found_error", "There is no such path.")
-        upstream, path = found
+        sent = (request.scope.get("raw_path") or request.url.path.encode()).decode("latin-1")
+        found = self._upstreams.find(sent, request.method)
+        upstream, path = found or (None, sent.lstrip("/"))
         is_read = request.method == "POST" or request.query_params.get("stream") == "true"  # else one is looked at
         provider = provider_at(f"/{path}", request.method) or provider_at(f"/v1/{path}", request.method)
         provider = provider if is_read else None
-        wire = upstream.name if provider is None else provider.wire
+        wire = provider.wire if provider is not None else upstream.name if upstream is not None else ""
         if leaves_its_place(path):
             return _refusal(wire, 400, "invalid_request_error", "A path may not go back.")
         if not self._has_key(request):
             return _refusal(wire, 401, "authentication_error", f"Send the gateway's key in the header {KEY_HEADER}.")
+        if upstream is None:
+            return _refusal(wire, 404, "not_found_error", self._upstreams.refusal(sent))
         if request.headers.get("upgrade"):
             return _upgrade_refused(wire)
         if self._is_closing:
@@ -221,9 +222,13 @@ class _Gateway:
             return _refusal(wire, 408, "timeout_error", "The request did not come to its end.")
         try:
             return await self._deliver(_Asked(request, upstream, path, provider, body), wire)
+        except WrongOffset as error:
+            return _refusal(wire, 400, "invalid_request_error", str(error))
         except AnswerBroken as broken:
             cause = broken.__cause__ or broken
-            return _refusal(wire, 502, "api_error", f"The upstream did not answer ({type(cause).__name__}).")
+            return _refusal(
+                wire, 502, "api_error", f"The upstream {upstream.name} did not answer ({type(cause).__name__})."
+            )
         except JournalError as error:
             logger.error("a model call could not be journaled: %s", error)
             return _refusal(wire, 503, "overloaded_error", "The journal is unavailable; try again later.", retry=True)
@@ -249,7 +254,7 @@ class _Gateway:
                 )
             self._observers.answer_attached(asked.upstream.name)
             answer.enter()
-            return await self._reading(answer, _offset(asked.headers.get("callstream-offset")))
+            return await self._reading(answer, asked.headers.get("callstream-offset", "0"))
         answer = await self._claim(asked)
         if answer is not None:
             self._observers.answer_attached(asked.upstream.name)
@@ -325,14 +330,14 @@ class _Gateway:
         self._stopping.add(task := asyncio.create_task(stop()))
         task.add_done_callback(self._stopping.discard)
 
-    async def _reading(self, answer: Answer, offset: int = 0) -> Response:
-        """The answer for a reader who has entered."""
+    async def _reading(self, answer: Answer, offset: str = "0") -> Response:
+        """The answer for a reader who has entered, from a byte on."""
         try:
             await answer.head()
+            return _Delivery(answer, answer.offset(offset), self._settings.stall_seconds)
         except BaseException:
             answer.leave()
             raise
-        return _Delivery(answer, offset, self._settings.stall_seconds)
 
     async def _reading_whole(self, answer: Answer, asked: _Asked) -> Response | None:
         """A stream that its client did not get to the end, for one that asks for the same without a stream."""
@@ -563,10 +568,6 @@ def _own_headers(answer: Answer, turn: Turn | None) -> list[tuple[str, str]]:
     if turn is not None:
         own += [("callstream-run", turn.run.run_id), ("callstream-thread", turn.run.thread_id)]
     return [(name, value) for name, value in own if value.isascii()]
-
-
-def _offset(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
 
 
 def _json(body: bytes) -> Any:

@@ -24,13 +24,15 @@ PUBLIC: Final[Mapping[str, str]] = {
     "openai": "https://api.openai.com/v1",
     "gemini": "https://generativelanguage.googleapis.com",
 }
-_BY_WIRE: Final[Mapping[str, str]] = {
-    "anthropic": "anthropic",
-    "openai_chat": "openai",
-    "openai_responses": "openai",
-    "gemini": "gemini",
-    "gemini_interactions": "gemini",
+_PATHS: Final[Mapping[str, re.Pattern[str]]] = {
+    "anthropic": re.compile(r"(?:v1/+)*messages/*"),
+    "openai": re.compile(r"(?:v1/+)*(?:chat/completions|responses(?:/[^/]+)?)/*"),
+    "gemini": re.compile(
+        r"(?:v1(?:alpha|beta)?/+)*(?:(?:models|tunedModels|dynamic)/.+:\w+|interactions(?:/[^/]+)?)/*"
+    ),
 }
+"""The model calls of the public APIs, as whole paths. What stands before them is a name, and one that is not known may mean
+a provider for whom alone the key and the prompts are."""
 _BILLED_TO_THE_END: Final = ("gemini", "googleapis.com", "amazonaws.com", "groq.com", "mistral.ai", "perplexity.ai")
 """Parts of the hosts of providers that write on, and bill, when the connection is closed."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -70,14 +72,26 @@ class Upstreams:
         self._by_name = {name: Upstream(name, _checked(name, url)) for name, url in found.items()}
 
     def find(self, path: str, method: str) -> tuple[Upstream, str] | None:
-        """The upstream of a path, and the rest of the path. A path without a name belongs to the public API that has it."""
+        """The upstream of a path, and the rest of the path. A path without a name belongs to the public API that has it.
+
+        None if there is no such upstream.
+        """
         path = path.lstrip("/")
         name, _, rest = path.partition("/")
         if name in self._by_name:
             return self._by_name[name], rest
-        provider = provider_at(f"/{path}", method)
-        known = None if provider is None else _BY_WIRE.get(provider.wire)
+        is_call = provider_at(f"/{path}", method) is not None
+        known = next((known for known, its in _PATHS.items() if is_call and its.fullmatch(path)), None)
         return None if known is None else (self._by_name[known], path)
+
+    def refusal(self, path: str) -> str:
+        """Why a path has no upstream."""
+        name = path.lstrip("/").partition("/")[0]
+        names = ", ".join(sorted(self._by_name))
+        return (
+            f"{name!r} is none of this gateway's upstreams: {names}. A path begins with the name of one; "
+            "the gateway's option --upstream NAME=URL adds one."
+        )
 
 
 def _checked(name: str, url: str) -> str:
