@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from callstream.events import RunStarted
+from callstream.events import InputKept, RunStarted
 
 from .commands import Ran
 from .conftest import filled
 
 Run = Callable[..., Ran]
+WAITS = (
+    "1 run left open by a dead process, to be continued within an hour of the last record; start the server or callstream work, "
+    "or run callstream sweep --all"
+)
 
 AGENTS = """
 from google.adk.agents import LlmAgent, SequentialAgent
@@ -111,6 +115,7 @@ def test_it_tells_how_the_journal_is(run: Run, journal_url: str) -> None:
         "records": 36,
         "live_writers": 0,
         "orphaned_runs": 0,
+        "waiting_runs": 0,
         "pending_bytes": 0,
     }
     assert (
@@ -125,6 +130,18 @@ def test_runs_that_a_dead_process_left_are_a_problem(run: Run, journal_url: str)
     assert done.code == 1
     assert done.out.endswith("! 1 run left open by a dead process; run callstream sweep\n")
     assert run("sweep", "--journal", journal_url).code == 0
+    assert run("doctor", "--journal", journal_url).code == 0
+
+
+def test_runs_that_wait_for_another_process_are_told_from_those_that_sweep_ends(run: Run, journal_url: str) -> None:
+    filled(journal_url, kept=[RunStarted("t"), InputKept("app", "input")], left=[RunStarted("t")])
+    code, found = examined(run, "--journal", journal_url)
+    assert code == 1
+    assert found["problems"] == ["1 run left open by a dead process; run callstream sweep", WAITS]
+    assert run("sweep", "--journal", journal_url).code == 0
+    done = run("doctor", "--journal", journal_url)
+    assert (done.code, done.out.splitlines()[-1]) == (1, f"! {WAITS}")
+    assert run("sweep", "--all", "--journal", journal_url).code == 0
     assert run("doctor", "--journal", journal_url).code == 0
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from callstream.events import ArgsAppended, CallStarted, RunEnded, RunStarted
+from callstream.events import ArgsAppended, CallStarted, InputKept, RunEnded, RunStarted
 from callstream.journal import open_journal
 
 from .commands import Ran, in_terminal
 from .conftest import filled
 
 Run = Callable[..., Ran]
+LEFT_ALONE = "1 run left alone: for an hour after the last record a server or callstream work can go on there; --all ends such runs, too"
 
 
 def runs_in(run: Run, url: str) -> list[str]:
@@ -98,10 +99,19 @@ def test_sweep_closes_what_a_dead_process_left_and_spares_the_living(run: Run, j
             await journal.append("alive", [RunStarted("t")])
             return await asyncio.to_thread(run, "sweep", "--journal", journal_url, "--json")
 
-    assert json.loads(asyncio.run(beside_a_living_one()).out) == {"runs": ["left"]}
+    assert json.loads(asyncio.run(beside_a_living_one()).out) == {"runs": ["left"], "waiting": []}
     call = json.loads(run("show", "c9", "--journal", journal_url, "--json").out)
     assert (call["state"], call["reason"]) == ("discarded", "interrupted")
     assert run("sweep", "--journal", journal_url).out == "closed alive\n"
+    assert run("sweep", "--journal", journal_url).out == "no runs of dead processes found\n"
+
+
+def test_sweep_says_what_it_leaves_to_another_process_and_ends_that_if_asked(run: Run, journal_url: str) -> None:
+    filled(journal_url, kept=[RunStarted("t"), InputKept("app", "input")], left=[RunStarted("t")])
+    assert run("sweep", "--journal", journal_url).out.splitlines() == ["closed left", LEFT_ALONE]
+    assert run("sweep", "--journal", journal_url).out.splitlines() == [LEFT_ALONE]
+    assert json.loads(run("sweep", "--json", "--journal", journal_url).out) == {"runs": [], "waiting": ["kept"]}
+    assert run("sweep", "--all", "--journal", journal_url).out == "closed kept\n"
     assert run("sweep", "--journal", journal_url).out == "no runs of dead processes found\n"
 
 

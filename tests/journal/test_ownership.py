@@ -308,8 +308,24 @@ async def test_a_run_waits_for_a_process_of_its_app(place: Place, eventually: Ca
     await first.aclose()
     judge = place.journal()
     assert await judge.adopt({"another app"}) == []
+    assert await judge.waiting() == ["r"]
     assert await judge.sweep() == ["other"]
+    assert await judge.waiting() == ["r"]
     assert await place.journal().adopt({"app"}) == ["r"]
+    assert await judge.waiting() == []
+
+
+async def test_a_run_that_waits_is_ended_where_that_is_asked_for(place: Place) -> None:
+    first = place.journal()
+    await first.append("r", [START, KEPT])
+    await first.aclose()
+    judge, living = place.journal(), place.journal()
+    await living.append("alive", [RunStarted("t2"), KEPT])
+    assert await judge.sweep() == []
+    assert await judge.waiting() == ["r"]
+    assert await judge.sweep(also_waiting=True) == ["r"]
+    assert (await records(judge))[-1].event == RunEnded("failed", "interrupted")
+    assert await judge.waiting() == []
 
 
 async def test_runs_of_other_apps_hide_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,6 +366,7 @@ async def test_a_run_that_no_process_goes_on_with_is_ended(place: Place, eventua
     await journal.append("r", [START, KEPT])
     await journal.aclose()
     hasty = place.journal(housekeeping=Housekeeping(go_on_within=0.0, sweep_every=3600.0, compact_after=None))
+    assert await hasty.waiting() == []
 
     async def swept() -> bool:
         await hasty.sweep()

@@ -37,7 +37,8 @@ def add_to(commands: Commands) -> None:
         summary="check versions, how an agent's models are read, and the journal",
         description="""Shows what is installed, how the models of an agent are read (at the wire, or from google-adk's
             partial events, which is slower), and the state of the journal: schema, counts, size, processes that use
-            it, runs that dead processes left open. Exits with 1 if something needs attention.""",
+            it, runs that dead processes left open, and which of them wait for a process that goes on with them. Exits with
+            1 if something needs attention.""",
         examples="""
             callstream doctor
             callstream doctor agent.py:root_agent
@@ -102,6 +103,7 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
     try:
         async with place.open() as journal:
             stats = await journal.stats()
+            waiting = len(await journal.waiting())
             try:
                 await journal.check_archive()
             except JournalError as error:
@@ -110,8 +112,14 @@ async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str
         problems.append(str(error) if isinstance(error, CommandError | JournalError) else f"the journal: {error}")
         return {"url": str(place)}
     stats["live_writers"] -= 1  # this command itself
-    if stats["orphaned_runs"]:
-        problems.append(f"{count_of(stats['orphaned_runs'], 'run')} left open by a dead process; run callstream sweep")
+    stats["waiting_runs"] = waiting
+    if lost := stats["orphaned_runs"] - waiting:
+        problems.append(f"{count_of(lost, 'run')} left open by a dead process; run callstream sweep")
+    if waiting:
+        problems.append(
+            f"{count_of(waiting, 'run')} left open by a dead process, to be continued within an hour of the last record; "
+            "start the server or callstream work, or run callstream sweep --all"
+        )
     return {"url": str(place), **stats}
 
 

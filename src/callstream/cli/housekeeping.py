@@ -61,11 +61,16 @@ def add_to(commands: Commands) -> None:
         sweep,
         summary="end runs that dead processes left open",
         description="""Ends the runs of processes that died. Their calls are discarded, or failed if they were
-            executing; calls that await an answer keep waiting. Runs of living processes are not touched. A serving
+            executing; calls that await an answer keep waiting. Runs of living processes are not touched. A run that can
+            go on in another process is left for that for an hour after its last record, unless --all is given. A serving
             process does this every ten seconds.""",
         examples="""
             callstream sweep
+            callstream sweep --all    # also runs that a server or callstream work would go on with
             callstream sweep --json""",
+    )
+    sweep_parser.add_argument(
+        "--all", action="store_true", help="also runs that wait for another process to go on with them"
     )
     archive_parser = commands.add(
         "archive",
@@ -151,9 +156,15 @@ async def compact(options: argparse.Namespace, out: Printer) -> int:
 
 async def sweep(options: argparse.Namespace, out: Printer) -> int:
     async with place_of(options).open() as journal:
-        swept = await journal.sweep()
-    closed = [f"closed {clean(run_id)}" for run_id in swept]
-    out.result({"runs": swept}, *closed or ["no runs of dead processes found"])
+        swept = await journal.sweep(also_waiting=options.all)
+        waiting = await journal.waiting()
+    lines = [f"closed {clean(run_id)}" for run_id in swept]
+    if waiting:
+        lines.append(
+            f"{count_of(len(waiting), 'run')} left alone: for an hour after the last record a server or callstream work can "
+            "go on there; --all ends such runs, too"
+        )
+    out.result({"runs": swept, "waiting": waiting}, *lines or ["no runs of dead processes found"])
     return 0
 
 

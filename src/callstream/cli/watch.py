@@ -483,7 +483,10 @@ def _describe(outcome: Outcome) -> str:
 _LOOK_EVERY = 0.25
 _QUIET_SECONDS = 20.0
 """How long a run may say nothing before a note says why that may be."""
-_IF_DEAD = "if its process has died, another one that uses the journal ends it within 45 s, or callstream sweep does"
+_IF_DEAD = (
+    "if its process has died, another one that uses the journal goes on with it or ends it, within 45 s; callstream doctor "
+    "and callstream sweep help where there is none"
+)
 
 
 def add_to(commands: Commands) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
 from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter, forgotten_mark
 from callstream.journal.whole import RunSize, WholeRun
+from callstream.journal.writer import may_wait
 
 _T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
@@ -153,9 +155,10 @@ class Housekeeper:
                 pass  # it was erased meanwhile
             await asyncio.sleep(0)  # appends go first
 
-    async def sweep(self) -> list[str]:
+    async def sweep(self, also_waiting: bool = False) -> list[str]:
         swept: list[str] = []
-        while found := await self.patiently(self._store.sweep, _SWEEP_LIMIT, self._duties.go_on_within):
+        patience = -math.inf if also_waiting else self._duties.go_on_within
+        while found := await self.patiently(self._store.sweep, _SWEEP_LIMIT, patience):
             swept += found
             _log_swept(found)
             self._followers.wake(found)
@@ -163,6 +166,15 @@ class Housekeeper:
                 break
             await asyncio.sleep(0)
         return swept
+
+    async def waiting(self) -> list[str]:
+        reader, waiting = self._store.reader, []
+        for run_id in await self.patiently(reader.left_open):
+            records = await self.patiently(reader.read_whole, [run_id], False)
+            events = [record.event for record in records]
+            if records and may_wait(events, time.time() - records[-1].at, self._duties.go_on_within):
+                waiting.append(run_id)
+        return waiting
 
     async def adopt(self, apps: Container[str], run_id: str | None = None) -> list[str]:
         await self.patiently(self._store.release_gone)

@@ -163,15 +163,19 @@ class Journal:
             raise UsageError(f"the journal has no run {run_id!r}")
         return await self._worker.do(self._housekeeper.compact, run_id)
 
-    async def sweep(self) -> list[str]:
+    async def sweep(self, *, also_waiting: bool = False) -> list[str]:
         """Closes what dead processes left open, and returns the ids of the runs it closed.
 
         A call before executing is discarded (interrupted), an executing one failed (interrupted), an awaiting one
         stays. One whose tool ran early counts as executing if its arguments were whole, else as before that. The run has
         failed (interrupted). Only runs whose owner's lease has run out, by the store's clock. One that can go on in another
-        process (``InputKept``) is left for that for a while: see ``Housekeeping.go_on_within``.
+        process (``InputKept``) is left for that for a while (``Housekeeping.go_on_within``), unless ``also_waiting``.
         """
-        return await self._worker.do(self._housekeeper.sweep)
+        return await self._worker.do(self._housekeeper.sweep, also_waiting)
+
+    async def waiting(self) -> list[str]:
+        """The runs of dead processes that ``sweep`` leaves for another process to go on with. Nothing is written."""
+        return await self._worker.do(self._housekeeper.waiting)
 
     async def adopt(self, apps: Container[str], run_id: str | None = None) -> list[str]:
         """Takes runs of dead processes over that can go on with one of these apps (``InputKept``), and returns their ids.
@@ -345,7 +349,8 @@ class Journal:
         """Counts, stored bytes and the schema version, for ``doctor`` and health checks.
 
         ``live_writers`` counts the processes that have the journal open, this one included; ``orphaned_runs`` the runs
-        that go on but whose process is gone, which the next ``sweep`` closes. ``log``: of a log beside the store.
+        that go on but whose process is gone: the next ``sweep`` closes those that are not ``waiting`` for another process.
+        ``log``: of a log beside the store.
         ``archive``: packs, runs and bytes in the archive.
         """
         return {**await self._read(self._reader.stats), "pending_bytes": self._worker.pending_bytes}

@@ -603,18 +603,24 @@ class MemoryStore:
         with self._lock:
             return sorted(mark for mark in self._tables.forgotten if mark > after)[:limit]
 
+    async def left_open(self) -> Sequence[str]:
+        with self._lock:
+            alive = self._alive()
+            active = [run for run in self._tables.runs.values() if run.row.outcome is None]
+            return [run.row.run_id for run in active if run.writer not in alive]
+
     async def stats(self) -> dict[str, Any]:
+        orphaned = await self.left_open()
         with self._lock:
             runs = self._tables.runs.values()
-            active, alive = [run for run in runs if run.row.outcome is None], self._alive()
             return {
                 "schema_version": SCHEMA_VERSION,
                 "runs": len(runs),
-                "active_runs": len(active),
+                "active_runs": sum(run.row.outcome is None for run in runs),
                 "calls": len(self._tables.calls),
                 "records": sum(len(run.log) if run.compacted else run.row.last_seq for run in runs),
-                "live_writers": len(alive),
-                "orphaned_runs": sum(run.writer not in alive for run in active),
+                "live_writers": len(self._alive()),
+                "orphaned_runs": len(orphaned),
                 "stored_bytes": sum(len(line.body) for run in runs for line in run.log),
             }
 

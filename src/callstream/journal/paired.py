@@ -189,6 +189,7 @@ class _PairedReader:
         self.heads = index.heads
         self.run_sizes = index.run_sizes
         self.forgotten = index.forgotten
+        self.left_open = index.left_open
 
     def follow(self, followers: Followers) -> None:
         self._followed = self.remembered.followed = followers.runs

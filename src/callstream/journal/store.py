@@ -207,6 +207,10 @@ class StoreReader(Protocol):
         """The first so many ``forgotten_mark``s after that one, in order."""
         ...
 
+    async def left_open(self) -> Sequence[str]:
+        """The runs that go on but whose process is gone, the oldest first."""
+        ...
+
     async def stats(self) -> dict[str, Any]: ...
 
 

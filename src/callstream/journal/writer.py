@@ -250,7 +250,7 @@ class Writer:
             lost = [
                 run
                 for run in found
-                if now - run.started_at - run.last_ms / 1000 >= patience or app_to_go_on(events[run.key]) is None
+                if not may_wait(events[run.key], now - run.started_at - run.last_ms / 1000, patience)
             ]
         orphans = lost[:limit]
         if not orphans:
@@ -373,6 +373,11 @@ def app_to_go_on(events: Iterable[RunEvent]) -> str | None:
         elif isinstance(event, RunResumed):
             attempt = event.attempt
     return None if kept is None or attempt >= kept.attempts else kept.app
+
+
+def may_wait(events: Iterable[RunEvent], seconds: float, patience: float) -> bool:
+    """Whether a run of a dead process, quiet for so many seconds, is left for another process to go on with."""
+    return seconds < patience and app_to_go_on(events) is not None
 
 
 def left_executing(events: Iterable[RunEvent]) -> list[str]:

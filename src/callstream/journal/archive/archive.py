@@ -240,6 +240,7 @@ class ArchivedReader:
         self.has_forgotten = store.has_forgotten
         self.run_sizes = store.run_sizes
         self.forgotten = store.forgotten
+        self.left_open = store.left_open
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
         page = await self._store.page(run_id, after, limit, is_first)

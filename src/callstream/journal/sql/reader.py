@@ -75,6 +75,9 @@ class SqlReader:
     async def forgotten(self, after: str, limit: int) -> Sequence[str]:
         return [mark for (mark,) in await self.rows("list_forgotten", after=after, limit=limit)]
 
+    async def left_open(self) -> Sequence[str]:
+        return [run_id for (run_id,) in await self.rows("left_open")]
+
     async def stats(self) -> dict[str, Any]:
         return await self._database.read(_stats)
 
@@ -115,7 +118,7 @@ class SqlReader:
 
 async def _stats(session: Session) -> dict[str, Any]:
     [counts] = await session.rows("count_all")
-    [(writers, orphaned)] = await session.rows("count_leases")
+    [(writers,)] = await session.rows("count_leases")
     [(version, oldest_code)] = await session.rows("read_version")
     [(size,)] = await session.rows("stored_bytes")
     return {
@@ -123,7 +126,7 @@ async def _stats(session: Session) -> dict[str, Any]:
         "oldest_code": oldest_code,
         **dict(zip(("runs", "active_runs", "calls", "records"), counts, strict=True)),
         "live_writers": writers,
-        "orphaned_runs": orphaned,
+        "orphaned_runs": len(await session.rows("left_open")),
         "stored_bytes": size,
     }
 

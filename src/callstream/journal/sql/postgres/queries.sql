@@ -214,14 +214,17 @@ SELECT (SELECT count(*) FROM {schema}.run),
            + (SELECT count(*) FROM {schema}.archive)
 
 -- name: count_leases
-SELECT (SELECT count(*) FROM {schema}.lease WHERE name LIKE 'writer:%' AND expires_at >= clock_timestamp()),
-       (SELECT count(*) FROM {schema}.live
-        WHERE ended_at IS NULL AND NOT EXISTS (
-            SELECT FROM {schema}.lease
-            WHERE lease.name = 'writer:' || live.writer
-              AND (lease.expires_at >= clock_timestamp()
-                   OR lease.renewed_at < pg_postmaster_start_time()
-                      AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp())))
+SELECT count(*) FROM {schema}.lease WHERE name LIKE 'writer:%' AND expires_at >= clock_timestamp()
+
+-- name: left_open
+SELECT run.run_id FROM {schema}.live JOIN {schema}.run ON run.run_key = live.run_key
+WHERE live.ended_at IS NULL AND NOT EXISTS (
+    SELECT FROM {schema}.lease
+    WHERE lease.name = 'writer:' || live.writer
+      AND (lease.expires_at >= clock_timestamp()
+           OR lease.renewed_at < pg_postmaster_start_time()
+              AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp()))
+ORDER BY live.run_key
 
 -- name: stored_bytes
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class

@@ -239,12 +239,13 @@ SELECT (SELECT count(*) FROM run),
            + (SELECT count(*) FROM archive)
 
 -- name: count_leases
-SELECT (SELECT count(*) FROM lease
-        WHERE name LIKE 'writer:%' AND expires_at >= {now}),
-       (SELECT count(*) FROM run
-        WHERE compacted = 0 AND ended_at IS NULL AND NOT EXISTS (
-            SELECT 1 FROM lease
-            WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= {now}))
+SELECT count(*) FROM lease WHERE name LIKE 'writer:%' AND expires_at >= {now}
+
+-- name: left_open
+SELECT run_id FROM run
+WHERE compacted = 0 AND ended_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM lease WHERE lease.name = 'writer:' || run.writer AND lease.expires_at >= {now})
+ORDER BY run_key
 
 -- name: count_active
 SELECT count(*) FROM run WHERE compacted = 0 AND ended_at IS NULL
