@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.gated import PATIENCE
 
-from .commands import Ran, ran, serving
+from .commands import Ran, environment, ran, serving
 
 
 def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Path) -> None:
@@ -106,6 +108,24 @@ def test_guards_are_rules_and_policies_in_files_and_functions(tmp_path: Path) ->
                 said.append([block.get("text") for block in answer.json()["content"]])
     reasons = ("No keys.", "Too long.", "no policy permits this call")
     assert said == [[f"write was refused: {reason}"] for reason in reasons]
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("absent", ["starlette", "ag_ui", "uvicorn"])
+def test_an_extra_that_is_missing_is_named_in_one_sentence(absent: str) -> None:
+    program = f"import sys; sys.modules[{absent!r}] = None; from callstream.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "gateway", "--journal", "memory:", "--port", "0"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said.startswith("callstream gateway: ")
+    assert "pip install 'callstream[server]'" in said
 
 
 @pytest.mark.parametrize(
