@@ -21,14 +21,18 @@ from .commands import Ran, environment, ran, serving
 def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Path) -> None:
     with ScriptedProvider("anthropic", [Text("Hello."), Finish()]) as provider:
         upstream = f"anthropic={provider.origin}/v1"
-        with serving("gateway", "--port", "0", "--upstream", upstream, cwd=tmp_path) as server:
+        further = [f"--upstream={name}={provider.origin}/v1" for name in ("vllm", "groq", "azure")]
+        with serving("gateway", "--port", "0", "--upstream", upstream, *further, cwd=tmp_path) as server:
             body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
             answer = httpx.post(f"{server.url}/anthropic/v1/messages", json=body, headers={"x-api-key": "secret"})
             assert answer.json()["content"][0]["text"] == "Hello."
             [run] = httpx.get(f"{server.url}/api/runs").json()["runs"]
             assert run["run_id"] == answer.headers["callstream-run"]
             assert "secret" not in (tmp_path / "callstream.db").read_bytes().decode("latin-1")
-        assert any(f"base URL for anthropic: {server.url}/anthropic" in line for line in server.lines)
+        bases = [line.removeprefix("base URL for ") for line in server.lines if line.startswith("base URL")]
+        paths = {"anthropic": "anthropic", "openai": "openai/v1", "gemini": "gemini"}
+        paths |= {name: name for name in ("vllm", "groq", "azure")}
+        assert bases == [f"{name}: {server.url}/{path}" for name, path in paths.items()]
 
 
 def _runs(url: str) -> list[dict[str, Any]]:
