@@ -119,6 +119,8 @@ def test_package_is_typed() -> None:
         ("callstream.ag_ui_adk", "ag_ui", "adk"),
         ("callstream.server", "starlette", "server"),
         ("callstream.server", "ag_ui", "server"),
+        ("callstream.gateway", "starlette", "server"),
+        ("callstream.gateway", "ag_ui", "server"),
         ("callstream.server.serving", "uvicorn", "server"),
         ("callstream.testing.provider", "h11", "testing"),
     ],

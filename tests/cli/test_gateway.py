@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,20 +15,24 @@ import pytest
 from callstream.testing import Finish, ScriptedProvider, Text, ToolCall
 from tests.gated import PATIENCE
 
-from .commands import Ran, ran, serving
+from .commands import Ran, environment, ran, serving
 
 
 def test_the_gateway_serves_its_upstreams_and_says_their_addresses(tmp_path: Path) -> None:
     with ScriptedProvider("anthropic", [Text("Hello."), Finish()]) as provider:
         upstream = f"anthropic={provider.origin}/v1"
-        with serving("gateway", "--port", "0", "--upstream", upstream, cwd=tmp_path) as server:
+        further = [f"--upstream={name}={provider.origin}/v1" for name in ("vllm", "groq", "azure")]
+        with serving("gateway", "--port", "0", "--upstream", upstream, *further, cwd=tmp_path) as server:
             body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
             answer = httpx.post(f"{server.url}/anthropic/v1/messages", json=body, headers={"x-api-key": "secret"})
             assert answer.json()["content"][0]["text"] == "Hello."
             [run] = httpx.get(f"{server.url}/api/runs").json()["runs"]
             assert run["run_id"] == answer.headers["callstream-run"]
             assert "secret" not in (tmp_path / "callstream.db").read_bytes().decode("latin-1")
-        assert any(f"base URL for anthropic: {server.url}/anthropic" in line for line in server.lines)
+        bases = [line.removeprefix("base URL for ") for line in server.lines if line.startswith("base URL")]
+        paths = {"anthropic": "anthropic", "openai": "openai/v1", "gemini": "gemini"}
+        paths |= {name: name for name in ("vllm", "groq", "azure")}
+        assert bases == [f"{name}: {server.url}/{path}" for name, path in paths.items()]
 
 
 def _runs(url: str) -> list[dict[str, Any]]:
@@ -106,6 +112,24 @@ def test_guards_are_rules_and_policies_in_files_and_functions(tmp_path: Path) ->
                 said.append([block.get("text") for block in answer.json()["content"]])
     reasons = ("No keys.", "Too long.", "no policy permits this call")
     assert said == [[f"write was refused: {reason}"] for reason in reasons]
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("absent", ["starlette", "ag_ui", "uvicorn"])
+def test_an_extra_that_is_missing_is_named_in_one_sentence(absent: str) -> None:
+    program = f"import sys; sys.modules[{absent!r}] = None; from callstream.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "gateway", "--journal", "memory:", "--port", "0"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = done.stderr.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said.startswith("callstream gateway: ")
+    assert "pip install 'callstream[server]'" in said
 
 
 @pytest.mark.parametrize(

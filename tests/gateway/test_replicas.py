@@ -131,6 +131,24 @@ async def test_another_credential_gets_nothing_of_it(place: dict[str, Any]) -> N
         assert len(two.provider.requests) == 1
 
 
+async def test_another_replica_has_the_durable_stream_from_any_offset(
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gate("anthropic", [SCRIPT], **place) as one, gate("anthropic", [SCRIPT], **place) as two:
+        await read(one, leave=True)
+        answer = await until_kept(one, whole=False)
+        path, offset = f"/responses/{answer.response_id}", {"offset": "100"}
+        monkeypatch.setattr("callstream.gateway.answers._POLL_SECONDS", 0.05)
+        early = await two.server.client.get(path, params=offset)
+        assert (early.status_code, "retry-after" in early.headers) == (503, True)
+        monkeypatch.undo()
+        await until_kept(one, whole=True)
+        assert (await two.server.client.get(path, params=offset)).content == answer.content[100:]
+    async with gate("anthropic", [SCRIPT], **place) as three:
+        first = await three.server.client.get(path, params=offset)
+        assert (first.status_code, first.content) == (200, answer.content[100:])
+
+
 async def test_an_answer_that_broke_off_is_asked_for_anew_elsewhere(place: dict[str, Any]) -> None:
     place["settings"] = GatewaySettings(linger=0.4)
     place["deltas_per_second"] = 8

@@ -76,7 +76,7 @@ def add_to(commands: Commands) -> None:
 
 async def gateway(options: argparse.Namespace, out: Printer) -> int:
     from callstream.gateway import GatewaySettings, create_gateway
-    from callstream.gateway.settings import GATHER_SECONDS
+    from callstream.gateway.settings import GATHER_SECONDS, PUBLIC
 
     out = set_up_logs(options, out)
     _keep_out_of_logs()
@@ -95,8 +95,8 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     callstream = Callstream(journal, guards=[_guard(text) for text in options.guard or ()])
     upstreams = dict(map(_named, options.upstream or ()))
     app = create_gateway(callstream, upstreams=upstreams, key=key if options.auth else None, settings=settings)
-    known = {"anthropic": "anthropic", "openai": "openai/v1", "gemini": "gemini"}
-    bases = {path: f"base URL for {path}" for path in [*known.values(), *(upstreams.keys() - known)]}
+    paths = {name: name for name in (*PUBLIC, *upstreams)} | {"openai": "openai/v1"}
+    bases = {path: f"base URL for {name}" for name, path in paths.items()}
     return await serve_made(app, options, out, bases)
 
 

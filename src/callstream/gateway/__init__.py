@@ -7,7 +7,12 @@ the app, ``callstream gateway`` serves it.
 
 from __future__ import annotations
 
-from callstream.gateway.app import create_gateway
-from callstream.gateway.settings import GatewaySettings
+from callstream.errors import MissingExtra
+
+try:
+    from callstream.gateway.app import create_gateway
+    from callstream.gateway.settings import GatewaySettings
+except ModuleNotFoundError as error:
+    raise MissingExtra("callstream.gateway needs starlette and ag-ui-protocol", "server", error) from error
 
 __all__ = ["GatewaySettings", "create_gateway"]

@@ -442,10 +442,16 @@ _PRIVATE: Final = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
 }
+_LATER: Final = {**_PRIVATE, "retry-after": "1"}
+_ELSEWHERE: Final = "another process still reads this answer; try again"
 
 
 async def read_durable(request: Request, answer: Answer) -> Response:
     """The answer's bytes from the offset in the query on."""
+    if not answer.status:  # another process reads it, or has read it
+        await _wait(answer)
+    if not answer.status:
+        return _broke_off(answer) if answer.is_over else Response(_ELSEWHERE, 503, _LATER, "text/plain")
     named = request.query_params.get("offset", "-1")
     try:
         offset = 0 if named == "-1" else answer.size if named == "now" else answer.offset(named)
@@ -457,10 +463,13 @@ async def read_durable(request: Request, answer: Answer) -> Response:
             return Response(None, 204, _headers(answer))
     data = answer.content[offset:]
     if not data and answer.error is not None:
-        return Response(
-            "the answer broke off", 502, {**_PRIVATE, "stream-next-offset": _token(answer.size)}, "text/plain"
-        )
+        return _broke_off(answer)
     return Response(b"" if request.method == "HEAD" else data, 200, _headers(answer), answer.media_type)
+
+
+def _broke_off(answer: Answer) -> Response:
+    headers = {**_PRIVATE, "stream-next-offset": _token(answer.size)}
+    return Response("the answer broke off", 502, headers, "text/plain")
 
 
 async def _wait(answer: Answer) -> None:
