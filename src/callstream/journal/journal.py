@@ -242,7 +242,8 @@ class Journal:
     async def check(self) -> None:
         """Writes one small row, so that a health check knows whether appends would be written now.
 
-        JournalError if the store refuses it, or has just refused an append. It does not wait for an unavailable store, but
+        Where the store has refused something (a full disk), it writes as much, so that appends have room again when it
+        succeeds; up to 1 MB. JournalError if the store refuses it. It does not wait for an unavailable store, but
         one that does not answer at all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
         """
         await self._worker.check()
