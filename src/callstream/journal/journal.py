@@ -220,7 +220,7 @@ class Journal:
     async def copy_to(self, target: Journal, progress: Progress = lambda done, total: None) -> Moved:
         """Copies all runs into another journal, which is empty or has the beginning of such a copy, and compares them.
 
-        This one is only read. What is there already and is the same is not copied again, so a copy that was interrupted
+        The runs of this one are only read. What is there already and is the same is not copied again, so a copy that was interrupted
         goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out: ``active`` of
         the result counts them. ``progress`` is called with how many runs are done, and how many there are.
         """
