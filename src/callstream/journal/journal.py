@@ -220,9 +220,9 @@ class Journal:
     async def copy_to(self, target: Journal, progress: Progress = lambda done, total: None) -> Moved:
         """Copies all runs into another journal, which is empty or has the beginning of such a copy, and compares them.
 
-        The runs of this one are only read. What is there already and is the same is not copied again, so a copy that was interrupted
-        goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out: ``active`` of
-        the result counts them. ``progress`` is called with how many runs are done, and how many there are.
+        Its own runs are only read. What is there already and is the same is not copied again, so a copy that was
+        interrupted goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out:
+        ``active`` of the result counts them. ``progress`` is called with how many runs are done, and how many there are.
         """
         return await move(
             Side(self._store, self._reader, self._do), Side(target._store, target._reader, target._do), progress

@@ -91,8 +91,8 @@ def _failed(where: str, error: Exception) -> JournalError:
             return StoreAway(f"{where} is locked by another process: {error}")
         if _code(error) in _NOT_WRITABLE:
             return JournalError(
-                f"{where} could not be used: {error}; its folder has to be there and writable, like the file, even to read it: "
-                "SQLite keeps its log beside the file"
+                f"{where} could not be used: {error}; its folder has to be there and writable, like the file, even to "
+                "read it: SQLite keeps its log beside the file"
             )
         if _code(error) not in _UNSTORABLE:
             return JournalError(f"{where} could not be used: {error}")
