@@ -44,7 +44,7 @@ class EngineLog:
     async def close(self) -> None:
         self._engine.logs.discard(self)
 
-    async def check(self) -> None: ...
+    async def check(self, size: int) -> None: ...
 
     async def take_turn(self) -> None:
         await self.fence([self._writer])

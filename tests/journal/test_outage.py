@@ -16,7 +16,7 @@ import pytest
 
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunEnded, RunStarted, TextAppended
-from callstream.journal import Housekeeping, open_journal
+from callstream.journal import Housekeeping, Journal, open_journal
 from callstream.journal.store import StoreAway
 
 from .conftest import WITH_LOG, Place, sqlite_url
@@ -63,6 +63,36 @@ async def test_check_refuses_a_file_that_cannot_grow(tmp_path: Path) -> None:
             await journal.check()
         connection.execute("PRAGMA query_only = OFF")
         await journal.check()
+
+
+async def fill(journal: Journal, text: str) -> None:
+    while True:
+        await journal.append("r", [TextAppended("m", text)])
+
+
+async def test_check_knows_at_once_that_a_full_disk_has_room_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever was refused meanwhile: an append, the lease, or a small check."""
+    async with open_journal(sqlite_url(tmp_path / "j.db"), lease_ttl=0.3, housekeeping=None) as journal:
+        await journal.append("r", [RunStarted("t")])
+        connection = journal._store._file.connection  # type: ignore[attr-defined]
+        for size in (10, 100_000, 5_000_000):
+            connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
+            with pytest.raises(JournalError, match="full"):
+                await fill(journal, "a" * size)
+            for _ in range(3):
+                with pytest.raises(JournalError, match=r"the last append was refused: .* full"):
+                    await journal.check()
+            connection.execute("PRAGMA max_page_count = 1000000")
+            await journal.check()
+            await journal.append("r", [TextAppended("m", "a")])
+        rows = connection.execute("SELECT holder FROM lease WHERE name LIKE 'check:%'").fetchall()
+        assert [len(holder) < 200 for (holder,) in rows] == [True]  # it keeps none of the room
+    assert [line.partition(",")[0] for line in lines(caplog)] == [
+        "the journal cannot be written",
+        "the journal can be written again",
+    ] * 3
 
 
 @pytest.mark.postgres
@@ -219,7 +249,7 @@ async def test_the_log_says_once_that_a_log_beside_the_store_is_away_though_leas
         async def away(*_: Any) -> None:
             raise StoreAway("the log is away")
 
-        async def check() -> None:
+        async def check(size: int) -> None:
             nonlocal checks
             checks += 1
             if is_away:

@@ -241,7 +241,8 @@ def _add_move(commands: Commands) -> None:
         move,
         summary="copy a journal into another store",
         description="""Copies all runs of the journal FROM into the journal TO, which is created if it does not exist, and
-            compares the two by digest. FROM is only read, and stays as it is. A copy that was interrupted goes on when the
+            compares the two by digest. The runs of FROM stay as they are; its file or database has to be writable all the
+            same, for this process's lease. A copy that was interrupted goes on when the
             command is run again; so you can copy most of a journal while it is in use, and what is new when its servers have
             stopped. FROM and TO are URLs, or names of environment variables that hold them, as a URL with a password must
             be given. What FROM has in its archive is copied into TO itself.""",

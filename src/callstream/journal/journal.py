@@ -220,9 +220,9 @@ class Journal:
     async def copy_to(self, target: Journal, progress: Progress = lambda done, total: None) -> Moved:
         """Copies all runs into another journal, which is empty or has the beginning of such a copy, and compares them.
 
-        This one is only read. What is there already and is the same is not copied again, so a copy that was interrupted
-        goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out: ``active`` of
-        the result counts them. ``progress`` is called with how many runs are done, and how many there are.
+        Its own runs are only read. What is there already and is the same is not copied again, so a copy that was
+        interrupted goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out:
+        ``active`` of the result counts them. ``progress`` is called with how many runs are done, and how many there are.
         """
         return await move(
             Side(self._store, self._reader, self._do), Side(target._store, target._reader, target._do), progress
@@ -242,7 +242,8 @@ class Journal:
     async def check(self) -> None:
         """Writes one small row, so that a health check knows whether appends would be written now.
 
-        JournalError if the store refuses it, or has just refused an append. It does not wait for an unavailable store, but
+        Where the store has refused something (a full disk), it writes as much, so that appends have room again when it
+        succeeds; up to 1 MB. JournalError if the store refuses it. It does not wait for an unavailable store, but
         one that does not answer at all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
         """
         await self._worker.check()

@@ -305,7 +305,7 @@ class MemoryStore:
         with self._lock:
             self._tables.leases[self._writer.name] = float("inf")
 
-    async def check(self) -> None: ...
+    async def check(self, size: int) -> None: ...
 
     async def hold(self, name: str, seconds: float) -> bool:
         return True  # a duty is done at once, under the lock

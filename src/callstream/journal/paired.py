@@ -81,9 +81,9 @@ class PairedStore:
         await self._index.close()
         await self._log.close()
 
-    async def check(self) -> None:
-        await self._index.check()
-        await self._log.check()
+    async def check(self, size: int) -> None:
+        await self._index.check(size)
+        await self._log.check(size)
 
     async def watch(self) -> None:
         async with asyncio.TaskGroup() as tasks:

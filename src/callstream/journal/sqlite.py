@@ -45,6 +45,7 @@ Durability: TypeAlias = Literal["process", "power"]
 
 _SQL = queries("sqlite")
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 _UNSTORABLE = (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
 
 
@@ -88,6 +89,11 @@ def _failed(where: str, error: Exception) -> JournalError:
     if isinstance(error, sqlite3.Error):
         if _is_passing(error):
             return StoreAway(f"{where} is locked by another process: {error}")
+        if _code(error) in _NOT_WRITABLE:
+            return JournalError(
+                f"{where} could not be used: {error}; its folder has to be there and writable, like the file, even to "
+                "read it: SQLite keeps its log beside the file"
+            )
         if _code(error) not in _UNSTORABLE:
             return JournalError(f"{where} could not be used: {error}")
     return Unstorable(f"{where} cannot hold such a value: {error}")

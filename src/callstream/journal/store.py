@@ -252,8 +252,8 @@ class Store(Protocol):
     async def renew(self) -> None:
         """Says that this process is alive."""
 
-    async def check(self) -> None:
-        """Commits one small row of this process's own."""
+    async def check(self, size: int) -> None:
+        """Commits one small row of this process's own; with a size, one that has so many bytes more, and then without."""
 
     async def hold(self, name: str, seconds: float) -> bool:
         """Takes or keeps a duty's lease; False while another process has it."""

@@ -39,51 +39,49 @@ _MAX_BACK_OFF = 0.25
 _LEAST_SECONDS = 1.0
 """For a commit of appends that have waited so long already that hardly any of their time is left."""
 _PASSING_SECONDS = 1.0
-_REFUSAL_SECONDS = 30.0
-"""How long a refusal counts if no further append is tried."""
+_LEAST_ROOM = 64 * 1024
+_MOST_ROOM = 1024 * 1024
+"""So many bytes a store has to take, after it has refused some, before it counts as one that takes appends."""
 
 
 class Outage:
     """Whether the store takes appends. The log says once that it cannot be written, and once that it can again.
 
     A lock or a restart that passes within a second is not worth a line, unless an append has failed by then. A store that
-    was away is back as soon as anything was written to it. One that refused an append (a full disk) may well take a
-    smaller row, so it has to take an append.
+    was away is back as soon as anything was written to it. One that refused something (a full disk) may well take a
+    smaller row, so it has to take an append, or as much ``room`` as the one that it refused.
     """
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._since: float | None = None
         self._is_told = False
-        self._refusal: JournalError | None = None
-        self._refused_at = 0.0
+        self.refusal: JournalError | None = None
+        """Why the store has refused something. It has taken nothing as large since."""
+        self.room = 0
+        """So many bytes show that it is over."""
 
     @property
     def is_on(self) -> bool:
         return self._since is not None
 
-    @property
-    def refusal(self) -> JournalError | None:
-        """Why the store has refused an append a moment ago and has taken none since."""
-        return self._refusal if time.monotonic() - self._refused_at < _REFUSAL_SECONDS else None
-
-    def begin(self, error: JournalError, *, gave_up: bool = False) -> None:
+    def begin(self, error: JournalError, *, size: int = 0, gave_up: bool = False) -> None:
+        """``size``: of what was not written, where that is an append."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
         if not isinstance(error, StoreAway):
-            self._refusal, self._refused_at = error, now
-        if not self._is_told and (gave_up or self._refusal or now - self._since >= _PASSING_SECONDS):
+            self.refusal = error
+            self.room = min(max(_LEAST_ROOM, self.room, size), _MOST_ROOM)
+        if not self._is_told and (gave_up or self.refusal or now - self._since >= _PASSING_SECONDS):
             self._is_told = True
             _log.error("the journal cannot be written, trying again: %s", error)
 
-    def end(self, *, by_append: bool) -> None:
-        if self._since is None or (self._refusal is not None and not by_append):
-            return
-        if self._is_told:
+    def end(self) -> None:
+        if self._since is not None and self._is_told:
             seconds = time.monotonic() - self._since
             _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
-        self._since, self._is_told, self._refusal = None, False, None
+        self._since, self._is_told, self.refusal, self.room = None, False, None, 0
 
 
 class GroupCommit:
@@ -138,7 +136,7 @@ class GroupCommit:
             except JournalError as error:
                 if len(batch) == 1:
                     if not isinstance(error, Unstorable):
-                        self._outage.begin(error)
+                        self._outage.begin(error, size=batch[0].size)
                     self.queue.settle(batch, [error])
                     return
                 for waiting in batch:  # one of them may be what the store cannot take
@@ -146,7 +144,7 @@ class GroupCommit:
                 return
             else:
                 if committed.changed:
-                    self._outage.end(by_append=True)
+                    self._outage.end()
                 self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
                 return
 
@@ -249,13 +247,8 @@ class JournalThread:
             self._queue.submit(run_id, rows, after, then)
 
     async def check(self) -> None:
-        """Raises JournalError if an append would not be written now. A small row may find room where an append has just been
-        refused, so that counts too.
-        """
-        refusal = self._outage.refusal
-        if refusal is not None:
-            raise JournalError(f"the last append was refused: {refusal}") from refusal
-        await self.do(self._store.check)
+        """Raises JournalError if an append would not be written now. Where one was refused, as much has to be written."""
+        await self.do(self._check)
 
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
         """Awaits work that uses the store, and opens it before if need be."""
@@ -343,11 +336,21 @@ class JournalThread:
         """A lease can be renewed while the log beside the store takes nothing, so both are asked."""
         if self._outage.is_on:
             try:
-                await self._store.check()
+                await self._store.check(self._outage.room)
             except JournalError as error:
                 self._outage.begin(error)
             else:
-                self._outage.end(by_append=False)
+                self._outage.end()
+
+    async def _check(self) -> None:
+        refusal = self._outage.refusal
+        try:
+            await self._store.check(self._outage.room)
+        except JournalError as error:
+            if refusal is None:
+                raise
+            raise JournalError(f"the last append was refused: {refusal}") from error
+        self._outage.end()
 
     @property
     def may_judge(self) -> bool:

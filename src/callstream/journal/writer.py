@@ -64,8 +64,8 @@ class Log(Protocol):
 
     async def close(self) -> None: ...
 
-    async def check(self) -> None:
-        """Raises JournalError if nothing could be appended now."""
+    async def check(self, size: int) -> None:
+        """Raises JournalError if so many bytes could not be appended now."""
 
     async def take_turn(self) -> None:
         """Takes this writer's turn anew: what it had under way is in the log now, or is refused when it comes."""

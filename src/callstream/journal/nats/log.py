@@ -213,8 +213,8 @@ class NatsLog:
     async def close(self) -> None:
         await self._link.close()
 
-    async def check(self) -> None:
-        self._checked = await self._link.publish(_CHECK, b"", None)
+    async def check(self, size: int) -> None:
+        self._checked = await self._link.publish(_CHECK, bytes(min(size, self.room)), None)
 
     @property
     def room(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
@@ -172,8 +173,10 @@ class SqlStore(ABC):
     async def renew(self) -> None:
         await self._database.write("renew_writer", writer=self._writer.name, ttl=self._settings.lease_ttl)
 
-    async def check(self) -> None:
-        await self._database.write("write_check", writer=self._writer.name)
+    async def check(self, size: int) -> None:
+        if size:  # of characters that cannot be compressed
+            await self._database.write("write_check", writer=self._writer.name, holder=secrets.token_hex(size // 2))
+        await self._database.write("write_check", writer=self._writer.name, holder=self._writer.name)
 
     async def hold(self, name: str, seconds: float) -> bool:
         async with self._database.writing() as session:

@@ -37,8 +37,9 @@ ON CONFLICT (name) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = 
 -- Whether anything can be written: a lease that nobody asks for.
 -- name: write_check
 INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
-VALUES ('check:' || :writer, :writer, clock_timestamp(), clock_timestamp())
-ON CONFLICT (name) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
+VALUES ('check:' || :writer, :holder, clock_timestamp(), clock_timestamp())
+ON CONFLICT (name) DO UPDATE
+SET holder = excluded.holder, renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
 
 -- name: hold_lease
 INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)

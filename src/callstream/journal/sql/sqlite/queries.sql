@@ -28,8 +28,8 @@ ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
 -- Whether anything can be written: a lease that nobody asks for.
 -- name: write_check
 INSERT INTO lease (name, holder, expires_at)
-VALUES ('check:' || :writer, :writer, {now})
-ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
+VALUES ('check:' || :writer, :holder, {now})
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
 
 -- name: hold_lease
 INSERT INTO lease (name, holder, expires_at)
