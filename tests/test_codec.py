@@ -6,8 +6,10 @@ import json
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from callstream import codec
+from callstream import WireError, codec, decoder_for
 from callstream.events import TextAppended
 
 HALF = "\ud83d"
@@ -51,3 +53,34 @@ def test_what_only_python_reads_is_no_strict_json(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not JSON|Expecting|Extra data"):
         codec.decode_strict(text)
     assert codec.decode_strict(' {"a": [1.5, null]} ') == {"a": [1.5, None]}
+
+
+SECRET = "SECRET-4711"
+
+
+@given(st.text(), st.text(), st.integers(0, 400))
+def test_an_outline_has_the_names_and_no_text(before: str, after: str, cut: int) -> None:
+    """Wherever the data was cut, and whatever stands around: arguments are JSON within JSON."""
+    arguments = json.dumps({"title": f"{before}{SECRET}{after}"})
+    data = json.dumps({"type": "content_block_delta", "delta": {"partial_json": arguments}}).encode()[:cut]
+    shown = codec.outline(data)
+    assert SECRET not in shown
+    if cut > 100:
+        assert "content_block_delta" in shown
+        assert "partial_json" in shown
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b'{"type":"content_block_delta","delta":{"partial_json":"%b',
+        b'{"type":"content_block_delta","delta":{"x\xff":"%b"}}',
+    ],
+    ids=["cut", "no UTF-8"],
+)
+def test_a_frame_that_cannot_be_read_is_described_without_its_text(broken: bytes) -> None:
+    decoder = decoder_for("anthropic")
+    with pytest.raises(WireError) as raised:
+        decoder.feed(b"data: " + broken % SECRET.encode() + b"\n\n")
+    assert "content_block_delta" in str(raised.value)
+    assert SECRET not in str(raised.value)

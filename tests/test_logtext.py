@@ -9,12 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import callstream
-from callstream import WireError, decoder_for
-from callstream.logtext import LOGGERS, ForeignText, guard_loggers, one_line, outline, printable
+from callstream import WireError
+from callstream.logtext import LOGGERS, ForeignText, guard_loggers, one_line, printable
 from callstream.server.logs import JsonFormatter
 
 FORGED = "overloaded\n2026-01-01 INFO callstream: all is well\x1b[2J\r\x9b31m\u2028end\u202e"
@@ -96,34 +94,3 @@ def test_records_with_a_mapping_pass() -> None:
     with Log(logging.Formatter("%(message)s")) as log:
         logging.getLogger("callstream").warning("%(a)s", {"a": 1})
     assert log.text == "1\n"
-
-
-SECRET = "SECRET-4711"
-
-
-@given(st.text(), st.text(), st.integers(0, 400))
-def test_an_outline_has_the_names_and_no_text(before: str, after: str, cut: int) -> None:
-    """Wherever the data was cut, and whatever stands around: arguments are JSON within JSON."""
-    arguments = json.dumps({"title": f"{before}{SECRET}{after}"})
-    data = json.dumps({"type": "content_block_delta", "delta": {"partial_json": arguments}}).encode()[:cut]
-    shown = outline(data)
-    assert SECRET not in shown
-    if cut > 100:
-        assert "content_block_delta" in shown
-        assert "partial_json" in shown
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        b'{"type":"content_block_delta","delta":{"partial_json":"%b',
-        b'{"type":"content_block_delta","delta":{"x\xff":"%b"}}',
-    ],
-    ids=["cut", "no UTF-8"],
-)
-def test_a_frame_that_cannot_be_read_is_described_without_its_text(broken: bytes) -> None:
-    decoder = decoder_for("anthropic")
-    with pytest.raises(WireError) as raised:
-        decoder.feed(b"data: " + broken % SECRET.encode() + b"\n\n")
-    assert "content_block_delta" in str(raised.value)
-    assert SECRET not in str(raised.value)

@@ -1,4 +1,4 @@
-"""JSON text in and out, and the three things about it that are decided once, here.
+"""JSON text in and out, and the four things about it that are decided once, here.
 
 **Lone surrogates.** JSON can spell half of a surrogate pair (``"\\ud83d"``), and models and servers that cut UTF-16 text in
 two do send it; UTF-8 cannot hold it, and msgspec refuses it. Everything that is read tolerates it, and everything that
@@ -10,6 +10,8 @@ of a line. Where JSON goes into a line, they are escaped.
 
 **Names that come twice.** RFC 8259 leaves open what ``{"a": 1, "a": 2}`` means, and readers disagree. In the arguments of a
 call it is a mistake: a preview would have to take back the first value, and a hook would have seen what the tool never gets.
+
+**What an error says of JSON that cannot be read.** Errors come into logs, and the texts in it may be anybody's: ``outline``.
 """
 
 from __future__ import annotations
@@ -124,6 +126,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 
 
 _UNIQUE = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
+
+
+_STRING = re.compile(rb'("[a-z_]*type"\s*:\s*"[\w.]*"|"(?:[^"\\]|\\.)*"\s*:)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
+"""A string of JSON, whole or cut off. The group is there if it is the name of a field, or says a type."""
+_MAX_OUTLINE = 200
+
+
+def outline(data: bytes) -> str:
+    """The beginning of JSON that cannot be read, or was not expected: its fields and types, and no text of a model.
+
+    It is for errors, which come into logs.
+    """
+    return repr(_STRING.sub(lambda found: found[1] or b'"..."', data)[:_MAX_OUTLINE])
 
 
 def mistake_in(arguments: str) -> str | None:

@@ -4,14 +4,11 @@ What providers, models and clients say gets into the log as the argument of a me
 line break in it would look like a record of its own, and an escape sequence would do what it likes with the screen. So
 whatever is not printable is escaped (a line break becomes ``\\n``), and the lines of a traceback, whose last one is the text
 of an exception, are indented. Every record of Callstream passes here, whichever handlers the program has.
-
-What a model wrote is nobody's business there: ``outline`` is what an error says of data that cannot be read.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import traceback
 from typing import Any, Final
 
@@ -25,11 +22,6 @@ LOGGERS: Final = (
 )
 """All of Callstream's. A filter holds for records of its own logger alone, not for those of the ones below it."""
 _INDENT: Final = "  "
-_STRING: Final = re.compile(
-    rb'("[a-z_]*type"\s*:\s*"[\w.]*"|"(?:[^"\\]|\\.)*"\s*:)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL
-)
-"""A string of JSON, whole or cut off. The group is there if it is the name of a field, or says a type."""
-_MAX_OUTLINE: Final = 200
 
 
 def one_line(text: object) -> str:
@@ -43,11 +35,6 @@ def one_line(text: object) -> str:
 def printable(text: str) -> str:
     """The same for text of several lines, which stay lines."""
     return "\n".join(map(one_line, text.split("\n")))
-
-
-def outline(data: bytes) -> str:
-    """The beginning of JSON that cannot be read, or was not expected: its fields and types, and no text of a model."""
-    return repr(_STRING.sub(lambda found: found[1] or b'"..."', data)[:_MAX_OUTLINE])
 
 
 class ForeignText(logging.Filter):

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from callstream import codec
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import RequestEvent, ResultReceived
-from callstream.logtext import outline
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder, Strict, reported
 from callstream.wire.framing import SseFraming

@@ -26,9 +26,9 @@ from typing import Any
 
 import msgspec
 
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import DiscardReason, RequestEvent, ResultReceived
-from callstream.logtext import outline
 from callstream.wire.anthropic import Anthropic, AnthropicDecoder, add_beta
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder

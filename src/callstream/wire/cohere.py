@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from callstream import codec
+from callstream.codec import outline
 from callstream.errors import WireError
-from callstream.logtext import outline
 from callstream.wire.collapsing import BlockCollapser, Part
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.provider import ChatProvider

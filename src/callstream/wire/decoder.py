@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import WireEvent
-from callstream.logtext import outline
 from callstream.wire.framing import Frame, Framing, SseFraming
 from callstream.wire.transcript import ArgumentText, Transcript, WireCall, json_text
 

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from callstream import codec
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.logtext import outline
 from callstream.wire.collapsing import BlockCollapser, Part, changed, read_json
 from callstream.wire.decoder import BlockDecoder, reported
 from callstream.wire.framing import Frame

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from callstream import codec
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import ResultReceived
-from callstream.logtext import outline
 from callstream.wire.collapsing import ChunkCall, ChunkCollapser, Split, changed
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.framing import JsonLinesFraming

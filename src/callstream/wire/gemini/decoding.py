@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import DiscardReason
 from callstream.jsontext.path import Path, parse_path
 from callstream.jsontext.writer import EMPTY
-from callstream.logtext import outline
 from callstream.wire.decoder import Decoder, Strict, reported
 from callstream.wire.framing import SseOrArrayFraming
 from callstream.wire.joining import add_usage

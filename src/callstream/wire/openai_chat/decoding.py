@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from callstream import codec
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import DiscardReason, Encoding
-from callstream.logtext import outline
 from callstream.wire.decoder import Decoder, Strict, error_in, reported
 from callstream.wire.transcript import WireCall, text_of
 

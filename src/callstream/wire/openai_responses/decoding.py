@@ -22,11 +22,11 @@ from typing import Any
 import msgspec
 
 from callstream import codec
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.events import Encoding, ResultReceived
 from callstream.jsontext.path import Path
 from callstream.jsontext.writer import JsonWriter
-from callstream.logtext import outline
 from callstream.wire.decoder import Decoder, reported
 from callstream.wire.requests import MODEL, RequestTurn, content_message, content_text, read_body
 from callstream.wire.transcript import ArgumentText, WireCall, text_of
