@@ -206,9 +206,13 @@ def test_without_a_terminal_the_answer_is_read_from_standard_input(
     assert agreed.out.count(" completed ") == 6
 
 
-def test_what_it_makes_is_kept_where_it_is_told(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_what_it_makes_is_kept_where_it_is_told(
+    run: Callable[..., Ran], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     done = run("demo", "--terminal", "--scripted", "--yes", "--pace", "500", "--folder", str(tmp_path / "kept"))
     assert done.code == 0
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
+    assert (tmp_path / "kept" / "sessions.db").is_file()
     document = (tmp_path / "kept" / "how-tides-work.md").read_text()
     url = f"sqlite:///{tmp_path}/kept/callstream.db"
     listed = [json.loads(line) for line in run("calls", "--journal", url, "--json").out.splitlines()]

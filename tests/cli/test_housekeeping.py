@@ -169,6 +169,15 @@ def test_forget_says_that_sessions_of_google_adk_stay(run: Run, journal_url: str
     assert list(json.loads(done.out)) == ["runs"]
     assert "google-adk keeps conversations in sessions of its own, which this does not touch" in done.err
     assert "google-adk" not in run("forget", "--before", "30d", "--yes", "--journal", journal_url).err
+    assert run("forget", "--thread", "nope", "--yes", "--journal", journal_url) == Ran(0, "0 runs erased\n", "")
+
+
+@pytest.mark.parametrize("option", ["--thread", "--principal"])
+def test_forget_refuses_a_name_that_is_empty(run: Run, journal_url: str, option: str) -> None:
+    done = run("forget", option, "", "--yes", "--journal", journal_url)
+    assert (done.code, done.out) == (2, "")
+    assert f"argument {option}: expected a name, got an empty text" in done.err
+    assert runs_in(run, journal_url) == ["run_1", "run_2"]
 
 
 def test_ages_are_counted_back_from_now(run: Run, journal_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from callstream.cli.options import (
     check_url,
     place_of,
     refuse_secret,
+    some_text,
 )
 from callstream.cli.output import FAILED, CommandError, Printer, Ticker, clean, count_of, misused, moment, size
 from callstream.errors import UsageError
@@ -107,8 +108,8 @@ def add_to(commands: Commands) -> None:
         metavar="WHEN",
         help="runs that ended before: an age in hours, days or weeks (12h, 30d, 8w) or a date (2026-01-31)",
     )
-    forget_parser.add_argument("--thread", metavar="THREAD", help="runs of this thread")
-    forget_parser.add_argument("--principal", metavar="WHO", help="runs of this user")
+    forget_parser.add_argument("--thread", type=some_text, metavar="THREAD", help="runs of this thread")
+    forget_parser.add_argument("--principal", type=some_text, metavar="WHO", help="runs of this user")
     forget_parser.add_argument("--yes", action="store_true", help="do not ask")
     for parser in (migrate_parser, compact_parser, sweep_parser, archive_parser, forget_parser):
         add_journal(parser)
@@ -203,7 +204,7 @@ async def forget(options: argparse.Namespace, out: Printer) -> int:
                 return 1
         gone = await journal.forget(before=before, thread=thread, principal=principal)
     out.result({"runs": gone}, f"{count_of(gone, 'run')} erased")
-    if thread is not None or principal is not None:
+    if gone and (thread is not None or principal is not None):
         out.note(_SESSIONS)
     return 0
 

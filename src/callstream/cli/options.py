@@ -242,6 +242,13 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", action="store_true", help=f"print {what}")
 
 
+def some_text(text: str) -> str:
+    """A name. An empty one is a variable of the shell that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name, got an empty text")
+    return text
+
+
 def positive(text: str) -> int:
     """An argument that has to be a number of 1 or more."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:

@@ -51,7 +51,9 @@ def add_to(commands: Commands) -> None:
         "--pace", type=pace, default=_PACE, metavar="N", help="deltas per second of the script (default: 40)"
     )
     parser.add_argument(
-        "--folder", metavar="FOLDER", help="where documents and journal are kept (default: a temporary folder)"
+        "--folder",
+        metavar="FOLDER",
+        help="where documents, journal and google-adk's sessions are kept (default: a temporary folder)",
     )
     parser.add_argument("--model", metavar="NAME", help="another model of the provider whose key is in the environment")
     parser.add_argument("--scripted", action="store_true", help="use the script even if there is a key")
@@ -61,6 +63,7 @@ def add_to(commands: Commands) -> None:
 def demo(options: argparse.Namespace, out: Printer) -> int:
     quiet_adk()
     try:
+        from callstream.adk import serving as adk
         from callstream.cli.demo import agent as agents
     except ImportError as error:
         raise misused(f"the demo needs google-adk: pip install 'callstream[adk,server,cli]' ({error})") from error
@@ -82,7 +85,9 @@ def demo(options: argparse.Namespace, out: Printer) -> int:
         url = _journal(options, folder)
         # The script's own hurry is the tools' too.
         workshop = agents.Workshop(folder, pause=0.12 * min(1.0, _PACE / options.pace))
-        agent = agents.demo_agent(cast, workshop, Callstream(url))
+        # Beside the documents, wherever the journal is: so an answer finds its conversation after a restart.
+        sessions = adk.open_sessions(f"sqlite:///{folder.resolve()}/sessions.db")
+        agent = agents.demo_agent(cast, workshop, Callstream(url), sessions)
         _introduce(cast, url, folder, out)
         if options.terminal:
             return asyncio.run(_in_terminal(agent, options, out))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from google.adk.agents import LlmAgent
 from google.adk.models import BaseLlm, Gemini
+from google.adk.sessions.base_session_service import BaseSessionService
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
@@ -139,7 +140,9 @@ class Cast(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-def demo_agent(cast: Cast, workshop: Workshop, callstream: Callstream) -> ADKAgent:
+def demo_agent(
+    cast: Cast, workshop: Workshop, callstream: Callstream, sessions: BaseSessionService | None = None
+) -> ADKAgent:
     """The agent as a server takes it."""
 
     def ask_approval(title: str, summary: str) -> None:
@@ -173,7 +176,7 @@ def demo_agent(cast: Cast, workshop: Workshop, callstream: Callstream) -> ADKAge
         description="Writes, typesets and publishes short documents.",
         tools=[*workshop.tools(), LongRunningFunctionTool(ask_approval), publish],
     )
-    return ADKAgent(agent, "demo", callstream=callstream, show_errors=True)
+    return ADKAgent(agent, "demo", callstream=callstream, session_service=sessions, show_errors=True)
 
 
 def _last_answer(context: ToolContext, tool_name: str) -> Any:
