@@ -357,7 +357,8 @@ class ADKAgent:
         sessions = ResumedSessions(self._threads.service, before)
         threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
         runner = self._new_runner(thread[0], sessions)
-        return self._started(run, thread, runner, threads, given, heard=frozenset(kept["heard"]))
+        heard = frozenset(kept["heard"])
+        return self._started(run, thread, runner, threads, given, heard=heard, given_up=run.given_up)
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)
