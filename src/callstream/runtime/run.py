@@ -140,8 +140,8 @@ class Run(RunCore):
         open_calls = [call for call in run.calls if call.call_id in replay.void_calls and not call.is_final]
         discarded = [CallDiscarded(call.call_id, "interrupted") for call in open_calls]
         await run.record([RunResumed(replay.attempt + 1, replay.void), *discarded])
-        has_run = {call.call_id for call in open_calls if call.state not in BEFORE_EXECUTING and not call.is_being_written}
-        run.given_up = tuple(run.call(call.call_id) for call in open_calls if call.call_id not in has_run)
+        untouched = [call for call in open_calls if call.state in BEFORE_EXECUTING or call.is_being_written]
+        run.given_up = tuple(run.call(call.call_id) for call in untouched)
         run.keep(replay=replay, on_divergence=on_divergence)
         run._observe()
         return run
