@@ -263,6 +263,7 @@ class Callstream:
         await self.journal.open()
         earlier = await take_up(self.engine, check_thread_id(thread_id), run_id, on_divergence=on_divergence, **how)
         if earlier is not None:
+            await self.left_behind.tell(earlier.given_up)
             return earlier
         return await self._next_run(thread_id, run_id, run_input=run_input, kept=kept_for(run_id), **how)
 

@@ -189,6 +189,22 @@ async def test_hooks_of_a_call_that_has_not_begun_run_in_the_taker(url: str) -> 
         await run.finish()
 
 
+@pytest.mark.parametrize("ends", ["stop", "finish"])
+async def test_abort_hooks_of_a_call_that_is_not_given_back_run_in_the_taker(url: str, ends: str) -> None:
+    begins = call("begins", CallExecuting("begins"))
+    await begun(url, ["one", MessageStarted("m1"), *call("waits"), *begins, "kept"])
+    heard: list[tuple[str, str]] = []
+    async with Callstream(open_journal(url, housekeeping=None)) as taker:
+        taker.on_args_abort("look", lambda cut, reason: heard.append((cut.call_id, reason)))
+        run = await going_on(taker)
+        await getattr(run, ends)()
+        states = [each.state for each in await taker.journal.calls(run_id="r")]
+    if ends == "stop":
+        assert (states, heard) == ([CallState.DISCARDED, CallState.FAILED], [("waits", "aborted")])
+    else:
+        assert (states, heard) == ([CallState.RELEASED, CallState.FAILED], [])
+
+
 async def test_two_attempts_know_of_each_other(url: str, taker: Callstream) -> None:
     await begun(url, ["one", MessageStarted("m1")])
     async with Callstream(open_journal(url, housekeeping=None)) as second:

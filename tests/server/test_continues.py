@@ -11,12 +11,12 @@ import pytest
 from ag_ui.core import RunAgentInput
 from anthropic import AsyncAnthropic
 
-from callstream import CallState, Callstream, current_run, open_journal, results_in, tool
+from callstream import Call, CallState, Callstream, current_run, open_journal, results_in, tool
 from callstream.errors import UsageError
 from callstream.events import ResultReceived
 from callstream.runtime.continuing import INTERRUPTED
 from callstream.server import ServerSettings, create_app
-from callstream.testing import Finish, ReceivedRequest, Script, ScriptedProvider, Text, ToolCall
+from callstream.testing import Delay, Finish, ReceivedRequest, Script, ScriptedProvider, Text, ToolCall
 
 from .serving import served, tool_message
 
@@ -31,6 +31,7 @@ class Stage:
         self.url = f"sqlite:///{folder / 'calls.db'}"
         self.provider = provider
         self.ran: list[str] = []
+        self.undone: list[str] = []
         self.hangs = True
         self.hanging = asyncio.Event()
         self.question: str | None = None
@@ -46,6 +47,10 @@ class Stage:
                 self.hanging.set()
                 await asyncio.Event().wait()
             return "paid"
+
+        @pay.on_args_abort
+        async def undo(call: Call, reason: str) -> None:
+            self.undone.append(reason)
 
         cs = Callstream(open_journal(self.url, housekeeping=None), tools=[pay])
         client = AsyncAnthropic(base_url=self.provider.base_url, api_key="none", http_client=cs.http_client())
@@ -93,10 +98,14 @@ class Stage:
 class Model:
     def __init__(self) -> None:
         self.asked: list[list[Any]] = []
+        self.first: Script | None = None
 
     def __call__(self, request: ReceivedRequest) -> Script:
         found = [event.content for event in results_in("anthropic", request.body) if isinstance(event, ResultReceived)]
         self.asked.append(found)
+        if self.first is not None:
+            first, self.first = self.first, None
+            return first
         if not found:
             return [Text("I pay. "), ToolCall("pay", {"amount": 5}), Finish()]
         if b'"choose"' in request.body:
@@ -160,6 +169,17 @@ async def test_tools_of_the_client_are_left_to_it(stage: Stage, model: Model) ->
             ("pay", "failed"),
             ("choose", "awaiting"),
         ]
+
+
+async def test_the_abort_hook_of_a_call_whose_response_was_cut_runs_once(stage: Stage, model: Model) -> None:
+    model.first = [ToolCall("pay", {"amount": 5}), Text("And then "), Delay(30), Finish()]
+    stage.hanging.set()  # the tool does not begin
+    run_id = await stage.begin_and_leave()
+    assert stage.undone == []  # the call is whole: whether it is void is for the next process to say
+    agent, cs = stage.agent()
+    async with served(agent, callstream=cs, settings=SETTINGS, name="payer", continues=True) as server:
+        assert (await server.finished(run_id))["outcome"] == "finished"
+    assert (stage.undone, stage.ran) == (["interrupted"], ["pay 5"])
 
 
 @pytest.mark.parametrize("rule", ["fail", "ask"])

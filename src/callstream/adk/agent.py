@@ -343,7 +343,7 @@ class ADKAgent:
         threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
         turn = ClientTurn(given, thread, engine.journal, threads, self._app_runs)
         turn.heard = frozenset(kept["heard"])
-        return self._started(run, turn, self._new_runner(thread[0], sessions))
+        return self._started(run, turn, self._new_runner(thread[0], sessions), run.given_up)
 
     def _release(self, run: Run, thread: ThreadKey) -> None:
         self._active.discard(run)

@@ -17,7 +17,8 @@ principal, and there is one rule for each side:
 hooks run in the process that continues the thread. A process counts as dead when its lease has run out;
 until then it cannot be distinguished from a slow one. A thread does not wait for that: its next turn begins at once, and
 the run that is still open is watched. If its owner comes to an end with it, there is nothing to tell; if the lease runs
-out, the run is swept, and the hooks hear it then.
+out, the run is swept, and the hooks hear it then. A run that goes on brings its own (``Run.given_up``). Each call is one of
+those once, where it was discarded: by the end of its run, by the attempt after, or, in peace, by the process that left it.
 """
 
 from __future__ import annotations
@@ -263,6 +264,7 @@ class LeftBehind:
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
         self._watching: dict[str, asyncio.Task[None]] = {}
+        self._told: set[str] = set()
 
     async def find(
         self, thread_id: str, principal: str | None = None, runs: Sequence[RunRow] | None = None
@@ -286,17 +288,20 @@ class LeftBehind:
             elif run.outcome != "failed" or run.reason != "interrupted":
                 break
             else:
-                found += await self._given_up_in(run.run_id)
+                found += await self._given_up_in(run)
         return found
 
     async def tell(self, calls: Iterable[Call]) -> list[Call]:
         """Runs the abort hooks of these calls. Returns those that have none yet: their tools may still become known."""
         unknown: list[Call] = []
         for call in calls:
+            if call.call_id in self._told:
+                continue
             hooks = self._engine.hooks_of(call.name)
             if not hooks:
                 unknown.append(call)
                 continue
+            self._told.add(call.call_id)
             hooked = CallHooks(call, hooks, self._engine.hook_settings(call.name))
             hooked.abort(call, "interrupted")
             await hooked.settled()
@@ -313,10 +318,12 @@ class LeftBehind:
     def _is_elsewhere(self, run: RunRow) -> bool:
         return run.outcome is None and self._engine.active_run(run.run_id) is None
 
-    async def _given_up_in(self, run_id: str) -> list[Call]:
+    async def _given_up_in(self, run: RunRow) -> list[Call]:
+        """What was discarded with the run's end. Hooks of calls that were discarded before that have heard of it then."""
         journal = self._engine.journal
-        listed = await journal.calls(run_id=run_id, states=[CallState.DISCARDED])
-        whole = [await journal.call(call.call_id) for call in listed if call.reason == "interrupted"]
+        listed = await journal.calls(run_id=run.run_id, states=[CallState.DISCARDED])
+        last = [call for call in listed if call.reason == "interrupted" and call.updated_at == run.ended_at]
+        whole = [await journal.call(call.call_id) for call in last]
         return [call for call in whole if call is not None]
 
     # -- a run whose owner may be dead --
@@ -349,4 +356,4 @@ class LeftBehind:
         if rows and rows[0].outcome is None:
             return None
         is_interrupted = rows and (rows[0].outcome, rows[0].reason) == ("failed", "interrupted")
-        return await self._given_up_in(run_id) if is_interrupted else []
+        return await self._given_up_in(rows[0]) if is_interrupted else []

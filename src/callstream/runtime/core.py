@@ -439,7 +439,7 @@ class RunCore(ABC):
         if self.keeping is None or self.keeping.is_given_up or self.is_ending:
             return False
         self.is_left = True
-        await self._reach(Ending.cancelled("handed over"))
+        await self._reach(Ending.left())
         return True
 
     def _begin_end(self, ending: Ending) -> None:
@@ -456,10 +456,10 @@ class RunCore(ABC):
         return await wait_for_result(self._end, while_=lambda: self._barrier.runs_hooks or self.early.is_running)
 
     async def _leave(self, ending: Ending) -> None:
-        """Ends the work of this process on the run, and not the run."""
+        """Ends the work of this process on the run, and not the run. What hooks have begun of half a call is undone here."""
         self._call_back(ending)
         self.early.abort(ending)
-        await self._write(lambda: ())  # what had passed the check is written
+        await self._settle_hooks(ending)
         self._finish(ending)
 
     async def _close(self, ending: Ending) -> Exception | None:
@@ -467,10 +467,11 @@ class RunCore(ABC):
         self._call_back(ending)
         self.early.abort(ending)
         await self._feeds.aclose()
-        await self._barrier.close(ending)
-        await self._write(lambda: ())  # when this is its turn, all that had passed the check has been applied
-        self.early.abort(ending)
-        await self._barrier.close(ending)
+        for call in self._ledger.open_calls():
+            is_untouched = self.hides(call.call_id) and call.state is CallState.ARGS_COMPLETE
+            if is_untouched and ending.discards(call) is not None:
+                self._barrier.listener(call)  # its hooks have run in an earlier attempt; here they hear of the end
+        await self._settle_hooks(ending)
         await self.early.close()
         failure = self._barrier.failure if ending.outcome == "finished" else None
         if failure is not None:
@@ -486,6 +487,12 @@ class RunCore(ABC):
         finally:
             self._finish(ending)
         return failure
+
+    async def _settle_hooks(self, ending: Ending) -> None:
+        await self._barrier.close(ending)
+        await self._write(lambda: ())  # when this is its turn, all that had passed the check has been applied
+        self.early.abort(ending)
+        await self._barrier.close(ending)
 
     async def _record_end(self, ending: Ending) -> None:
         if not self.is_doubtful:

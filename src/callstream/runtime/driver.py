@@ -537,12 +537,14 @@ class Driver:
 
     async def hand_over(self, reason: str) -> None:
         """Leaves the active runs for another process. Those with which none can go on are stopped, for that reason."""
-        for running in list(self._running.values()):
-            if await running.run.hand_over():
-                logger.info("run %s is handed over to another process", running.run.run_id, extra=_ids(running.run))
-                running.task.cancel()
-            else:
-                self._begin_stop(running, reason)
+        await asyncio.gather(*(self._hand_over(running, reason) for running in list(self._running.values())))
+
+    async def _hand_over(self, running: Working[Run], reason: str) -> None:
+        if await running.run.hand_over():
+            logger.info("run %s is handed over to another process", running.run.run_id, extra=_ids(running.run))
+            running.task.cancel()
+        else:
+            self._begin_stop(running, reason)
 
     def hurry(self) -> None:
         """Active runs have no more time."""

@@ -22,6 +22,7 @@ is neither kept nor shown. A run that passes one fails.
     finished     failed        released                discarded (interrupted)
     failed       failed        discarded (interrupted) discarded (interrupted)
     cancelled    failed        discarded (aborted)     discarded (aborted)
+    left         as it is      as it is                discarded (interrupted)
 
 A call whose tool has run all the same, because a framework called it, is released (``handed_over``): its effects must not be
 undone.
@@ -262,6 +263,11 @@ class Ending(msgspec.Struct, frozen=True):
         return cls("cancelled", reason, "aborted")
 
     @classmethod
+    def left(cls) -> Self:
+        """For a run that ends here and goes on in another process."""
+        return cls("cancelled", "handed over")
+
+    @classmethod
     def failed(cls, reason: str, detail: str | None = None, error: BaseException | None = None) -> Self:
         return cls("failed", reason, "interrupted", detail, error)
 
@@ -284,7 +290,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     def discards(self, call: Call) -> DiscardReason | None:
         """Why the arguments of an open call are given up; None if its host may run it. Once it executes, that is over."""
-        if call.state is not CallState.ARGS_COMPLETE:
+        if call.is_being_written:
             return self.discard or "interrupted"
         return None if call.call_id in self.handed_over else self.discard
 

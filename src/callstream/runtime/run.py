@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from callstream.calls import HAS_OUTCOME, Call, CallState, Refusal, ToolResult, refusal
+from callstream.calls import BEFORE_EXECUTING, HAS_OUTCOME, Call, CallState, Refusal, ToolResult, refusal
 from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, UsageError
 from callstream.events import (
     CallDiscarded,
@@ -79,6 +79,8 @@ class Run(RunCore):
         """Responses that go on with the answer to a request that brings the key."""
         self.starts_early = True
         """Whether tools may do that. Not in a run that was not opened, since nothing would wait for them."""
+        self.given_up: tuple[Call, ...] = ()
+        """The calls that the attempt before has left in the middle: this one has given them up, and tells their hooks."""
         self._invoking: frozenset[str] = frozenset()
         self._entered: tuple[Token[Run | None], Token[CallClaims | None], Callable[[], None]] | None = None
 
@@ -138,6 +140,8 @@ class Run(RunCore):
         open_calls = [call for call in run.calls if call.call_id in replay.void_calls and not call.is_final]
         discarded = [CallDiscarded(call.call_id, "interrupted") for call in open_calls]
         await run.record([RunResumed(replay.attempt + 1, replay.void), *discarded])
+        untouched = [call for call in open_calls if call.state in BEFORE_EXECUTING or call.is_being_written]
+        run.given_up = tuple(run.call(call.call_id) for call in untouched)
         run.keep(replay=replay, on_divergence=on_divergence)
         run._observe()
         return run

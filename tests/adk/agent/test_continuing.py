@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,14 +18,14 @@ from google.adk.tools import FunctionTool, LongRunningFunctionTool
 from google.adk.workflow import START, FunctionNode, RetryConfig, Workflow
 from google.genai import types
 
-from callstream import Callstream, open_journal, tool
+from callstream import Call, Callstream, FieldDelta, open_journal, tool
 from callstream.adk import ADKAgent
 from callstream.adk.services import KeptSession, ResumedSessions, keep_session
 from callstream.calls import CallState
-from callstream.errors import CannotGoOn
+from callstream.errors import CannotGoOn, UsageError
 from callstream.events import InputKept, RunEnded
 from callstream.runtime.continuing import unpack
-from callstream.testing import Finish, Parallel, Text, ToolCall
+from callstream.testing import Delay, Finish, Parallel, Text, ToolCall
 from callstream.view import Passage, RunView
 from tests.adk.hosting import Models, agent_of, scripted
 from tests.gated import PATIENCE
@@ -78,8 +78,13 @@ class Processes:
             yield agent
             await agent.close()
 
-    async def begin(self, place: Place, awaiting: int = 0, **given: Any) -> str:
-        """A run whose process is dead when the agent is at that place: it does nothing any more. The run's id."""
+    async def begin(self, place: Place, awaiting: int = 0, *, is_killed: bool = False, **given: Any) -> str:
+        """A run whose process is dead when the agent is at that place: it does nothing any more. The run's id.
+
+        It has handed the run over, unless it ``is_killed``.
+        """
+        if is_killed:
+            self._dead.enter_context(suppress(UsageError))  # it cannot end its run
         agent = await self._dead.enter_async_context(self.next())
         client = Client(agent)
         client.messages.append({"id": "user-1", "role": "user", "content": "Go"})
@@ -89,7 +94,7 @@ class Processes:
         await place.reached.wait()
         while len(await agent.callstream.journal.calls(states=[CallState.AWAITING])) < awaiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert await started.run.hand_over()
+        assert is_killed or await started.run.hand_over()
         await agent.callstream.journal.aclose()
         return started.run.run_id
 
@@ -153,6 +158,49 @@ async def test_an_agent_that_is_closed_hands_its_runs_over(tmp_path: Path, model
             place.passed.set()
             assert said(await processes.go_on("run-1")) == ["I write.", "Done."]
     assert place.began == ["write", "write"]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_the_abort_hook_of_a_call_that_was_cut_runs_once(tmp_path: Path, models: Models, is_killed: bool) -> None:
+    """In the process that goes on; in the one that leaves the run in peace, if it does."""
+    place = Place()
+    processes: list[list[tuple[str, str]]] = []
+
+    def root() -> LlmAgent:
+        heard: list[tuple[str, str]] = []
+        processes.append(heard)
+
+        @tool
+        async def write(content: str) -> str:
+            """Writes."""
+            return "written"
+
+        @write.on_field("content")
+        async def grow(field: FieldDelta, signal: Any) -> None:
+            if "moon" in field.value:
+                place.reached.set()
+
+        @write.on_args_abort
+        async def undo(call: Call, reason: str) -> None:
+            heard.append((reason, (call.args_json or "")[:20]))
+
+        return agent_of(models(provider, "none"), write)
+
+    half = ToolCall("write", {"content": "The moon pulls the sea."}, stop_after=4)
+    again = [ToolCall("write", {"content": "The sea."}), Finish()]
+    script = [[Text("I write."), half, Delay(30), Finish()], again, END, END]
+    async with scripted("gemini", script) as provider, Processes(tmp_path, root) as run:
+        run_id = await run.begin(place, is_killed=is_killed)
+        undone = [("interrupted", '{"content":"The moon')]
+        assert processes == [[] if is_killed else undone]
+        assert said(await run.go_on(run_id)) == ["Done."]
+        assert processes == ([[], undone] if is_killed else [undone, []])
+        async with run.next() as agent:
+            await Client(agent).send("Go")  # in the thread, once more
+            cut, *whole = await agent.callstream.journal.calls()
+        assert [each for heard in processes for each in heard] == undone
+    assert (cut.state, cut.reason) == (CallState.DISCARDED, "interrupted")
+    assert [call.state for call in whole] == [CallState.COMPLETED]
 
 
 async def test_an_answer_after_a_run_went_on_does_not_run_a_tool_again(tmp_path: Path, models: Models) -> None:
