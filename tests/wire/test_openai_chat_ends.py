@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from callstream.events import MessageStarted, ResponseEnded
+from callstream.events import CallDiscarded, MessageStarted, ResponseEnded
 from tests.decoding import calls, decode, ended, failure, only_call, reasoning, sse, text, whole
 from tests.wire.payloads import called, choice, chunk, said, tool_calls
 from tests.wire.test_openai_chat import FINISH, found, read
@@ -55,6 +55,13 @@ def test_no_finish_reason_but_the_sentinel() -> None:
     assert found(tool_calls(called("{}", "f", "1"))) == [("f", "1", "{}")]
     assert found(tool_calls(called("", "f", "1"))) == [("f", "1", "truncated")]
     assert found(tool_calls(called('{"a', "f", "1"))) == [("f", "1", "truncated")]
+
+
+def test_a_call_that_never_gets_a_name_does_not_run_though_its_text_is_whole() -> None:
+    for ends in ([], [said("stop")], [tool_calls(called("", "b", "2", 1)), said("length")]):
+        events = read(tool_calls(called('{"a":1}', None, "1")), *ends)
+        [discarded] = [event for event in events if isinstance(event, CallDiscarded) and event.call_id == "1"]
+        assert (discarded.reason, discarded.detail) == ("malformed", "the call never got a name")
 
 
 def test_a_name_that_may_go_on_is_the_name_at_the_sentinel() -> None:
