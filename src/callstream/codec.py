@@ -130,7 +130,8 @@ _UNIQUE = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_uniqu
 
 _STRING = re.compile(rb'("[a-z_]*type"\s*:\s*"[\w.]*"|"(?:[^"\\]|\\.)*"\s*:)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 """A string of JSON, whole or cut off. The group is there if it is the name of a field, or says a type."""
-_MAX_OUTLINE = 200
+_MAX_OUTLINED, _MAX_OUTLINE = 2000, 200
+"""So much is looked at, and so much is shown."""
 
 
 def outline(data: bytes) -> str:
@@ -138,7 +139,7 @@ def outline(data: bytes) -> str:
 
     It is for errors, which come into logs.
     """
-    return repr(_STRING.sub(lambda found: found[1] or b'"..."', data)[:_MAX_OUTLINE])
+    return repr(_STRING.sub(lambda found: found[1] or b'"..."', data[:_MAX_OUTLINED])[:_MAX_OUTLINE])
 
 
 def mistake_in(arguments: str) -> str | None:
