@@ -17,7 +17,7 @@ from .commands import Ran, in_terminal
 from .conftest import filled
 
 Run = Callable[..., Ran]
-LEFT_ALONE = "1 run left alone: for an hour after the last record a server or callstream work can go on there; --all ends such runs, too"
+LEFT_ALONE = "1 run left alone: for an hour after the last record a server or callstream work can go on with such runs; --all ends them, too"
 
 
 def runs_in(run: Run, url: str) -> list[str]:

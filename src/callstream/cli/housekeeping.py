@@ -163,7 +163,7 @@ async def sweep(options: argparse.Namespace, out: Printer) -> int:
     if waiting:
         lines.append(
             f"{count_of(len(waiting), 'run')} left alone: for an hour after the last record a server or callstream work can "
-            "go on there; --all ends such runs, too"
+            "go on with such runs; --all ends them, too"
         )
     out.result({"runs": swept, "waiting": waiting}, *lines or ["no runs of dead processes found"])
     return 0
