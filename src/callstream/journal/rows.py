@@ -132,10 +132,10 @@ def prepare(event: Any, response_id: str | None = None, author: str | None = Non
     """The row of an event. Raises UsageError for what is no event of a run, or could not be read back as one."""
     kind = type(event)
     code = _PIECE_KINDS.get(kind)
-    message_id = None if code is None or code == Kind.ARGS else event.message_id
+    message_id = None if code is None or kind is ArgsAppended else event.message_id
     source = _source_of(response_id, author, message_id)
     if code is not None:
-        if code == Kind.ARGS and (not event.call_id.isascii() or "\0" in event.call_id):
+        if kind is ArgsAppended and (not event.call_id.isascii() or "\0" in event.call_id):
             check_id(event.call_id)
         text: str = event.text
         if text.isascii() and "\0" not in text:

@@ -6,7 +6,7 @@ import importlib
 import warnings
 from typing import Any
 
-from callstream.runtime.driver import Driver, DriverSettings, RunRequest, Seats, StartedRun
+from callstream.runtime.driver import Driver, DriverSettings, RunRequest, Seat, Seats, StartedRun
 from callstream.runtime.engine import Engine, Observers, Settings
 from callstream.runtime.log import TextLimits
 from callstream.runtime.response import Response, TextFilter
@@ -23,6 +23,7 @@ __all__ = [
     "Run",
     "RunEngine",
     "RunRequest",
+    "Seat",
     "Seats",
     "Settings",
     "StartedRun",

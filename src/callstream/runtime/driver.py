@@ -155,6 +155,33 @@ def _app_in(run_input: Any) -> str | None:
             return None
 
 
+class Seat:
+    """Taken until its ``with`` ends, unless it was moved to another holder before.
+
+    There is one for each open stream: an ``ExitStack`` would be a kilobyte.
+    """
+
+    __slots__ = ("_principal", "_seats")
+
+    def __init__(self, seats: Seats, principal: str | None) -> None:
+        self._seats: Seats | None = seats
+        self._principal = principal
+
+    def move(self) -> Seat:
+        """The same seat for another holder; what becomes of this one does not matter any more."""
+        assert self._seats is not None
+        moved, self._seats = Seat(self._seats, self._principal), None
+        return moved
+
+    def __enter__(self) -> Seat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        seats, self._seats = self._seats, None
+        if seats is not None:
+            seats.give_back(self._principal)
+
+
 class Seats:
     """How many of something there are, and how many there may be: in all, and of one principal. None is no limit.
 
@@ -170,19 +197,17 @@ class Seats:
         self._on_change = on_change or (lambda change: None)
         self._taken: Counter[str | None] = Counter()
 
-    def take(self, principal: str | None = None) -> ExitStack:
-        """A seat: closing it, once, gives it back. Raises TooMany if there is none left."""
+    def take(self, principal: str | None = None) -> Seat:
+        """Raises TooMany if there is none left."""
         if self._most is not None and self._taken.total() >= self._most:
             raise TooMany(self._most, of_one=False)
         if self._most_of_one is not None and principal is not None and self._taken[principal] >= self._most_of_one:
             raise TooMany(self._most_of_one, of_one=True)
         self._taken[principal] += 1
         self._on_change(1)
-        seat = ExitStack()
-        seat.callback(self._give_back, principal)
-        return seat
+        return Seat(self, principal)
 
-    def _give_back(self, principal: str | None) -> None:
+    def give_back(self, principal: str | None) -> None:
         self._taken[principal] -= 1
         if not self._taken[principal]:
             del self._taken[principal]
@@ -284,7 +309,8 @@ class Driver:
                     return earlier.run_id
             if self.is_draining:
                 raise ShuttingDown
-            room = held.enter_context(self._seats.take(principal))
+            room = held.enter_context(ExitStack())
+            room.enter_context(self._seats.take(principal))
             self._starting += 1
             held.callback(self._has_started)
             if turn is not None:

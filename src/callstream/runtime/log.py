@@ -42,7 +42,6 @@ import asyncio
 import contextvars
 import logging
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar, get_args
@@ -412,7 +411,7 @@ class RunLog:
         self._ledger = ledger
         self._apply = apply
         self._on_excess = on_excess
-        self._waiting: deque[_Batch] = deque()
+        self._waiting: list[_Batch] = []
         self._is_writing = False
 
     def submit(
@@ -438,7 +437,7 @@ class RunLog:
 
     def _write_next(self) -> None:
         while self._waiting and not self._is_writing:
-            batch = self._waiting.popleft()
+            batch = self._waiting.pop(0)
             try:
                 events = batch.events() if callable(batch.events) else batch.events
             except Exception as error:  # noqa: BLE001  # the submitter's own

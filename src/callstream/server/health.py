@@ -65,14 +65,11 @@ class JournalHealth:
         self._failing_since = None
         return True
 
-    def begin_use(self) -> None:
-        """Has the journal asked every second, until ``end_use`` has been called as often."""
-        self._users += 1
-        if self._watch is None or self._watch.done():
+    def count_users(self, change: int) -> None:
+        """The journal is asked every second while it has users."""
+        self._users += change
+        if self._users and (self._watch is None or self._watch.done()):
             self._watch = asyncio.create_task(self._ask(), name="callstream journal health")
-
-    def end_use(self) -> None:
-        self._users -= 1
 
     async def guard(self, work: Awaitable[_T], *, grace: float = 0.0) -> _T:
         """Waits for the work. JournalError as soon as the journal is unavailable; then the work is cancelled.

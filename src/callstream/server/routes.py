@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -23,7 +23,7 @@ from callstream.agui.messages import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.guards import APPROVAL
 from callstream.journal import RunRow
-from callstream.runtime import Driver, DriverSettings, RunRequest, Seats, TextLimits
+from callstream.runtime import Driver, DriverSettings, RunRequest, Seat, Seats, TextLimits
 from callstream.runtime.questions import may_have_questions
 from callstream.server.agent import AnswersHost, AppHost, Host, OlderClient, Presenter, answered_in
 from callstream.server.health import JournalHealth
@@ -107,9 +107,8 @@ class RunRoutes:
         self.view = view or host.view
         self._joins = Joins(self.journal, self.view)
         self._pulse = Pulse(settings)
-        self._seats = Seats(
-            settings.max_streams, settings.max_streams_per_principal, host.callstream.observers.streams_changed
-        )
+        self._observers = host.callstream.observers
+        self._seats = Seats(settings.max_streams, settings.max_streams_per_principal, self._count_streams)
 
     def routes(self) -> list[Route]:
         guarded = self.guarded
@@ -300,22 +299,20 @@ class RunRoutes:
         await asyncio.shield(self._driver.stop(row.run_id, reason))  # whether or not it is waited for
         return (await self.access.run(row.run_id, row.principal)).outcome
 
-    def seat(self, principal: str | None) -> ExitStack:
-        """A place among the open streams, whose client waits for what the journal is to take; freed unless ``stream`` keeps
-        it.
-        """
-        seat = ExitStack()
+    def seat(self, principal: str | None) -> Seat:
+        """A place among the open streams; given back unless ``stream`` keeps it."""
         with _explain("open streams", "too_many_streams"):
-            seat.enter_context(self._seats.take(principal))
-        self._health.begin_use()
-        seat.callback(self._health.end_use)
-        return seat
+            return self._seats.take(principal)
+
+    def _count_streams(self, change: int) -> None:
+        self._health.count_users(change)  # their clients wait for what the journal is to take
+        self._observers.streams_changed(change)
 
     def stream(
         self,
         frames: AsyncGenerator[Frame, None],
         run_id: str,
-        seat: ExitStack,
+        seat: Seat,
         headers: Mapping[str, str] | None = None,
         client: Client | None = None,
     ) -> EventStream:
@@ -324,7 +321,7 @@ class RunRoutes:
             self._pulse,
             run_id=run_id,
             watching=self._driver.watch(run_id),
-            held=seat.pop_all(),
+            held=seat.move(),
             headers={"x-run-id": _header_text(run_id), **(headers or {})},
             health=self._health,
         )

@@ -204,14 +204,17 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self._first_head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut_if_silent)
+            silence = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._end_silence)
+            self._silence: asyncio.TimerHandle | None = silence
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._first_head.cancel()
+            if self._silence is not None:
+                self._silence.cancel()
             self._connection.lose()
             super().connection_lost(exc)
 
-        def _cut_if_silent(self) -> None:
+        def _end_silence(self) -> None:
+            self._silence = None  # a connection may last for hours, and there may be thousands
             if self.cycle is None:
                 self.transport.abort()
 

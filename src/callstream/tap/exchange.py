@@ -435,6 +435,7 @@ class Reading:
         self._response.decoder.may_pause = True
         model_call.read_by_tap = True
         model_call.responses.append(self._response)
+        self.asked.drop_fields()
 
     def keep_as(self, response_id: str, answer: Any) -> None:
         """The answer is kept under that id, as the SDK gets it."""

@@ -164,6 +164,10 @@ class Request:
         """What the request says, independent of credentials and of the order of keys."""
         return Digest.of(self.path, self.fields) if self.fields else Digest(_digest([self.path, self.body.hex()]), {})
 
+    def drop_fields(self) -> None:
+        """They can be read again, and take several times the memory of the body, while an answer may last for minutes."""
+        vars(self).pop("fields", None)
+
     def rewritten(self) -> Request:
         """The request with a body that says what ``fields`` say by now."""
         return Request(self.path, codec.encode(self.fields))
