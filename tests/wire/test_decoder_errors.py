@@ -107,6 +107,12 @@ def test_bare_json_in_the_middle_of_a_stream(wire: str) -> None:
 
 
 @every_wire
+def test_text_that_a_line_break_cut_out_is_not_quoted(wire: str) -> None:
+    _, error = failure(wire, sse(*opened(wire)) + b'{"path": "/home/ann", "error": "secret"}\n\n')
+    assert error == """expected server-sent events, got b'{"path": "...", "error": "..."}'"""
+
+
+@every_wire
 def test_sentinel_ends_nothing_twice(wire: str) -> None:
     body = sse(*opened(wire, "x" if wire == "gemini" else "{}"), *ends(wire, normal=True), done=True)
     events = decode(wire, body + b"data: [DONE] \n\n")

@@ -169,6 +169,12 @@ def test_chunks_hold_base64() -> None:
     assert framing.write(other) == framing.keep_alive
 
 
+def test_errors_quote_no_text() -> None:
+    _, broken = frames_of([write_event("chunk", b"{}"), b"\x00" + write_event("chunk", b'{"bytes": "secret"}')])
+    assert "secret" not in str(broken.error)
+    assert "secret" not in str(the_error(write_event("chunk", b'{"bytes": "secret?"}'), ChunkFraming()))
+
+
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"bytes": 1}', b'{"bytes": "?"}', b'{"bytes": "\xff"}'])
 def test_chunks_that_are_none(payload: bytes) -> None:
     error = the_error(write_event("chunk", payload), ChunkFraming())

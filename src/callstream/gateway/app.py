@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from callstream import Callstream
+from callstream import Callstream, codec
 from callstream.calls import Call
 from callstream.errors import CallstreamError, JournalError, UsageError, WireError
 from callstream.events import Question
@@ -471,7 +471,8 @@ class _Asked:
         self.principal = principal_of(self.headers, QueryParams(self.query))
         self.is_ours = any(name.startswith(_OWN) and name != KEY_HEADER for name in self.headers)
         self.key = request_key(self.principal, upstream.name, path, self.json)
-        self.is_streamed = provider is not None and provider.is_streamed(WireRequest(f"/{path}", body))
+        self._request = WireRequest(f"/{path}", body)
+        self.is_streamed = provider is not None and provider.is_streamed(self._request)
 
     @property
     def forwarded(self) -> Sequence[tuple[bytes, bytes]]:
@@ -489,7 +490,7 @@ class _Asked:
 
     def rest_of(self) -> str | None:
         """What names the answer that this asks for the rest of."""
-        return None if self.provider is None else self.provider.continued(WireRequest(f"/{self.path}", self.body))
+        return None if self.provider is None else self.provider.continued(self._request)
 
     def said(self) -> list[Said]:
         """The conversation in the request."""
@@ -572,7 +573,7 @@ def _own_headers(answer: Answer, turn: Turn | None) -> list[tuple[str, str]]:
 
 def _json(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return codec.decode(body)
     except (ValueError, RecursionError):
         return None
 

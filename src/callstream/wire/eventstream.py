@@ -20,6 +20,7 @@ from zlib import crc32
 
 import msgspec
 
+from callstream.codec import outline
 from callstream.errors import WireError
 from callstream.wire.framing import Frame, Framing
 
@@ -123,7 +124,9 @@ class EventStreamFraming(Framing):
         """The length of the message that begins here."""
         total, headers_length, checksum = _PRELUDE.unpack_from(body, start)
         if crc32(body[start : start + 8]) != checksum:
-            raise WireError(f"expected a message of an AWS event stream, got {body[start : start + 100]!r}")
+            # The page of an error is shown; of anything else only what should be the prelude, since text may follow it.
+            size = 100 if body[start : start + 1] in (b"{", b"<") else _PRELUDE.size
+            raise WireError(f"expected a message of an AWS event stream, got {body[start : start + size]!r}")
         if total > self._max_frame_bytes or headers_length > MAX_HEADER_BYTES:
             raise WireError(
                 f"expected an AWS event stream message of at most {self._max_frame_bytes} bytes, "
@@ -172,7 +175,7 @@ class ChunkFraming(EventStreamFraming):
         try:
             return base64.b64decode(self._chunks.decode(payload).bytes or "", validate=True)
         except (msgspec.DecodeError, binascii.Error, UnicodeDecodeError) as error:
-            raise WireError(f"expected a chunk with base64 in it, got {payload[:200]!r} ({error})") from None
+            raise WireError(f"expected a chunk with base64 in it, got {outline(payload)} ({error})") from None
 
     def _wrap(self, payload: bytes) -> bytes:
         return b'{"bytes":"' + base64.b64encode(payload) + b'"}'

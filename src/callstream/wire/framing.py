@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import msgspec
 
+from callstream.codec import outline
 from callstream.errors import WireError
 
 BOM = b"\xef\xbb\xbf"
@@ -103,6 +104,7 @@ _PLAIN_CRLF = re.compile(rb"data: ([^\r]++)\r\n\r\n")
 _NAMED = re.compile(rb"event: ([^\n]++)\ndata: ([^\n]++)\n\n")
 _LF, _CR = b"\n\r"  # a number is found in bytes ten times as fast as bytes of length one (CPython 3.11)
 _LOOKS_LIKE_A_FIELD = re.compile(rb"\s*(?::|(?:data|event|id|retry)\s*(?::|$)|[\w-]{1,40}:)")
+_ERROR = re.compile(rb'\{\s*"error"\s*:')
 _KNOWN_FIELDS = (b"", b"data", b"event", b"id", b"retry")
 
 
@@ -218,7 +220,7 @@ class SseFraming(Framing):
             elif field == b"event":
                 event = value
             elif line.startswith(b"{") or not (self._any_event or _LOOKS_LIKE_A_FIELD.match(line) or not line):
-                return Frame(bytes_=block, error=_not_events(line))
+                return Frame(bytes_=block, error=_not_events(line, in_stream=self._any_event))
             elif self._unknown is None and field not in _KNOWN_FIELDS:
                 self._unknown = line
         if not payload:
@@ -258,8 +260,10 @@ def _size(data: bytes) -> int:
     return len(data) - data.count(b"\n") - data.count(b"\r")
 
 
-def _not_events(line: bytes) -> WireError:
-    return WireError(f"expected server-sent events, got {line[:200]!r}")
+def _not_events(line: bytes, *, in_stream: bool = False) -> WireError:
+    """In the middle of a stream it may be a piece of a model's text, cut out by a line break; errors go into logs."""
+    is_text = in_stream and not _ERROR.match(line)
+    return WireError(f"expected server-sent events, got {outline(line) if is_text else repr(line[:200])}")
 
 
 def _with_data(raw: bytes, payload: bytes) -> bytes:
