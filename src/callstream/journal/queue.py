@@ -5,7 +5,8 @@ few milliseconds, and a loop gets all of a batch, answers and news for followers
 appends alone never waits for others.
 
 When more than ``max_bytes`` wait, a further append stands in line until there is room, and fails with JournalError when it
-has not got any within its time; so does one that the store has not written within its time.
+has not got any within its time. One that is in waits for the store: a server that has not answered by then is given up, a
+local store is waited for.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ unless other runs write too. After outputs were let out the next step waits for 
 frames singly: frameworks share objects between the events that they make of two frames.
 
 What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
-bytes after it, never the reading, and never another call's hooks. A host that waits for the hooks of each call by itself,
-before it runs the tool, gets calls at once: there a tool does not wait for another call's hooks either. Reading stops only
-while more than ``max_held`` bytes are here, those that were not decoded yet and those that wait for the SDK together.
+bytes after it, never another call's hooks, and the reading only when these bytes are too many. A host that waits for the
+hooks of each call by itself, before it runs the tool, gets calls at once: there a tool does not wait for another call's
+hooks either. Reading stops only while more than ``max_held`` bytes are here, those that were not decoded yet and those that
+wait for the SDK together.
 While a call is held, the wire's own sign of life goes down every few seconds, so that no idle limit fires.
 """
 
