@@ -53,6 +53,13 @@ def agents(tmp_path: Path) -> Iterator[Path]:
     sys.path[:] = path
 
 
+def test_a_journal_that_is_none_is_not_said_to_be_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALLSTREAM_JOURNAL", "mysql://x")
+    done = run("doctor")
+    assert (done.code, done.out) == (2, "")
+    assert "expected memory:, sqlite:///file.db or postgresql://…, got 'mysql://x'" in done.err
+
+
 def examined(run: Run, *arguments: str) -> tuple[int, dict[str, object]]:
     done = run("doctor", "--json", *arguments)
     return done.code, json.loads(done.out)

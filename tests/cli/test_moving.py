@@ -42,6 +42,45 @@ def test_move_takes_urls_from_variables(run: Run, journal_url: str, monkeypatch:
     )
 
 
+def test_what_a_variable_holds_that_names_no_journal_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MISTYPED", "sk-secret")
+    done = run("move", "sqlite:///a.db", "MISTYPED")
+    assert (done.code, done.out) == (2, "")
+    assert "got something else in MISTYPED" in done.err
+    assert "secret" not in done.err
+
+
+@pytest.mark.parametrize("other", ["sqlite:///./a.db", "sqlite:///linked.db", "sqlite:///{folder}/a.db"])
+def test_a_journal_is_not_copied_into_itself(run: Run, tmp_path: Path, other: str) -> None:
+    filled("sqlite:///a.db", r=[RunStarted("t"), RunEnded("finished")])
+    (tmp_path / "linked.db").symlink_to("a.db")
+    done = run("move", "sqlite:///a.db", other.format(folder=tmp_path))
+    assert (done.code, done.out) == (2, "")
+    assert "expected two journals, but " in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+def test_move_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+    source = f"sqlite:///{tmp_path / 'old.db'}"
+    text = [TextAppended("m", "x" * 20)] * 30
+    filled(source, **{f"run_{n}": [RunStarted("t"), *text, RunEnded("finished")] for n in range(2000)})
+    moving = subprocess.Popen(
+        command("move", source, f"sqlite:///{tmp_path / 'new.db'}"),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and not copied(tmp_path / "new.db"):
+        time.sleep(0.005)
+    moving.send_signal(signal.SIGINT)
+    assert (
+        "what was copied stays, and the same command goes on with the rest" in moving.communicate(timeout=PATIENCE)[1]
+    )
+    assert moving.returncode == 130
+
+
 @pytest.mark.parametrize(
     ("source", "target", "said"),
     [

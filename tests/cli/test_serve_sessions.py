@@ -134,3 +134,19 @@ def test_sessions_that_cannot_be(tmp_path: Path) -> None:
     assert "--sessions cannot be combined with it" in done.err
     done = ran("serve", "agent.py", "--sessions", "file.db", cwd=tmp_path)
     assert "expected memory:, sqlite:///file.db or postgresql://" in done.err
+
+
+def test_a_place_that_cannot_be_used_is_said_at_the_start(tmp_path: Path, approval_env: dict[str, str]) -> None:
+    (tmp_path / "agent.py").write_text(APPROVING)
+    done = ran(
+        *("serve", "agent.py", "--port", "0", "--sessions", "sqlite:///nofolder/x.db"), env=approval_env, cwd=tmp_path
+    )
+    assert (done.code, done.out) == (1, "")
+    assert "the sessions cannot be opened: OperationalError: unable to open database file" in done.err
+
+
+def test_an_age_for_an_archive_that_is_none_is_refused(tmp_path: Path, approval_env: dict[str, str]) -> None:
+    (tmp_path / "agent.py").write_text(APPROVING)
+    done = ran("serve", "agent.py", "--port", "0", "--archive-after", "3d", env=approval_env, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "--archive-after needs an archive" in done.err

@@ -362,6 +362,13 @@ def test_a_journal_in_memory_is_refused(tmp_path: Path, how: str) -> None:
     assert "other processes cannot see one in memory: use sqlite:///FILE or postgresql://…" in done.err
 
 
+def test_a_journal_in_memory_is_the_reason_though_sessions_are_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(ADK)
+    done = ran("serve", "agent.py", "--port", "0", "--workers", "2", "--journal", "memory:", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "all processes share one journal, and other processes cannot see one in memory" in done.err
+
+
 def test_sessions_in_memory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(ADK)
     done = ran("serve", "agent.py", "--port", "0", "--workers", "2", "--sessions", "memory:", cwd=tmp_path)

@@ -77,6 +77,9 @@ def test_what_is_not_there_is_said_with_what_is(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text("x = 1\n")
     assert refused("shopp:app") == (2, "no module 'shopp' in this folder or on Python's path")
     assert refused("gone.py:app") == (2, "file gone.py not found")
+    folder = tmp_path / "no agent"
+    folder.mkdir()
+    assert refused(str(folder)) == (2, f"folder {folder} has no agent.py, which the folder of a google-adk agent has")
     assert refused("shop:app") == (2, "shop has no 'app'; it has root_agent")
     code, sentence = refused("bare")
     assert (code, sentence) == (2, "bare has none of app, root_agent, agent: name the agent, as in bare:my_agent")

@@ -384,6 +384,7 @@ async def test_addresses_that_are_none(address: str) -> None:
     with pytest.raises(UsageError, match="expected file:///folder or s3://bucket/prefix") as caught:
         open_journal("memory:", archive=address)
     assert "secret" not in str(caught.value)
+    assert "''" not in str(caught.value)
 
 
 async def test_nothing_waits_for_one_reader(place: Place, folder: Path) -> None:

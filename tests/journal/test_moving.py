@@ -101,6 +101,15 @@ async def test_a_copy_in_every_store_is_a_journal_like_any_other(place: Place, t
     assert len(await records(target, "kept")) == 4
 
 
+async def test_a_journal_is_not_copied_into_itself(place: Place) -> None:
+    source = await fill(place)
+    before = await everything(source)
+    for same in (source, place.journal()):
+        with pytest.raises(UsageError, match="expected two journals, but"):
+            await source.copy_to(same)
+    assert await everything(source) == before
+
+
 async def test_a_copy_that_was_interrupted_goes_on(
     place: Place, other: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,7 +92,7 @@ def sessions_beside(journal_url: str) -> str:
 def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSessionService:
     """The session service for a URL: ``memory:``, ``sqlite:///file.db``, ``postgresql://…``, or any that SQLAlchemy knows.
 
-    A journal's URL will do for PostgreSQL, where ``prepare_sessions`` has to be awaited once before the first use.
+    A journal's URL will do for PostgreSQL. ``prepare_sessions`` is to be awaited once before the first use.
     ``retry_seconds``: how long an unavailable database is waited for.
     """
     match url.partition(":")[0]:
@@ -142,7 +142,10 @@ def _database(url: str, retry_seconds: float, **options: Any) -> BaseSessionServ
 
 
 async def prepare_sessions(service: BaseSessionService, url: str) -> None:
-    """Makes schema and tables in PostgreSQL, one process at a time: google-adk itself fails if two make them at once."""
+    """Asks it something, so that what is wrong with its place is known before the first run.
+
+    In PostgreSQL that makes schema and tables, one process at a time: google-adk itself fails if two make them at once.
+    """
     if url.partition(":")[0] in ("postgresql", "postgres"):
         link = _link(url, RETRY_SECONDS)
         schema = link.address.schema
@@ -153,6 +156,8 @@ async def prepare_sessions(service: BaseSessionService, url: str) -> None:
             await service.list_sessions(app_name=schema, user_id="")
         finally:
             await link.close_quietly(connection)
+    else:
+        await service.list_sessions(app_name="callstream", user_id="")
 
 
 def _link(url: str, retry_seconds: float) -> Link:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from callstream import __version__
-from callstream.cli.options import Commands, add_env_file, add_journal, add_json, place_of
+from callstream.cli.options import Commands, add_env_file, add_journal, add_json, find_place
 from callstream.cli.output import CommandError, Printer, clean, count_of, size
 from callstream.cli.target import HELP, load_target
 from callstream.errors import CallstreamError, JournalError
@@ -94,11 +94,7 @@ def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, 
 
 
 async def _journal(options: argparse.Namespace, problems: list[str]) -> dict[str, Any] | None:
-    try:
-        place = place_of(options)
-    except CommandError:
-        if options.journal is not None:
-            raise
+    if (place := find_place(options)) is None:
         return None
     try:
         async with place.open() as journal:

@@ -6,6 +6,7 @@ A serving process does all of it by itself, erasing and moving excepted.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 import time
@@ -268,8 +269,12 @@ async def move(options: argparse.Namespace, out: Printer) -> int:
         target.open(must_exist=False, migrate=True) as other,
     ):
         total = (await journal.stats())["runs"]
-        with Ticker("copying run", total) as ticker:
-            moved = await journal.copy_to(other, ticker.reach)
+        try:
+            with Ticker("copying run", total) as ticker:
+                moved = await journal.copy_to(other, ticker.reach)
+        except asyncio.CancelledError:
+            out.note("interrupted; what was copied stays, and the same command goes on with the rest")
+            raise
     out.result(
         {"from": str(source), "to": str(target), **moved._asdict()},
         f"{count_of(moved.copied, 'run')} copied",
@@ -291,5 +296,5 @@ def _url(given: str) -> str:
         url = os.environ.get(given, "").strip()
         if not url:
             raise misused(f"expected a journal's URL or a variable that has one, got {given!r}, which is not set")
-        return check_url(url)
+        return check_url(url, given)
     return check_url(refuse_secret(given, "a variable to the URL, and give its name,"))

@@ -37,7 +37,10 @@ def address(url: str) -> SplitResult:
             urlsplit(f"//{host}").port  # noqa: B018  # to be checked, it has to be asked for
     except ValueError:
         scheme = url.partition("://")[0]
-        raise misused(f"{scheme}://… is not a valid address: expected host or host:port") from None
+        raise misused(
+            f"{scheme}://… is not a valid address: expected host or host:port with a port up to 65535; a password's "
+            "/, #, ? and @ are written %2F, %23, %3F and %40"
+        ) from None
     return parts
 
 
@@ -89,16 +92,22 @@ def archive_address(options: argparse.Namespace) -> str | None:
     return given if given is not None else environment.archive_address()
 
 
-def place_of(options: argparse.Namespace, *, may_be_new: bool = False) -> JournalPlace:
+def find_place(options: argparse.Namespace, *, may_be_new: bool = False) -> JournalPlace | None:
     """The journal of a command: from the command line, the environment, a file, or ./callstream.db, which may be new."""
     archive = archive_address(options)
     if options.journal is not None:
         return JournalPlace(check_url(refuse_secret(options.journal, environment.JOURNAL)), archive)
     if (found := environment.journal_url()) is not None:
-        return JournalPlace(check_url(found), archive)
+        return JournalPlace(check_url(found, environment.JOURNAL), archive)
     if may_be_new or _DEFAULT_FILE.exists():
         return JournalPlace(f"sqlite:///{_DEFAULT_FILE}", archive)
-    raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
+    return None
+
+
+def place_of(options: argparse.Namespace, *, may_be_new: bool = False) -> JournalPlace:
+    if (place := find_place(options, may_be_new=may_be_new)) is None:
+        raise misused("no journal: give --journal URL or set CALLSTREAM_JOURNAL; this folder has no callstream.db")
+    return place
 
 
 def served_journal(options: argparse.Namespace, out: Printer, **settings: Any) -> Journal:
@@ -124,11 +133,13 @@ def _check_exists(url: str) -> None:
             raise CommandError(f"no journal found at {path}")
 
 
-def check_url(url: str) -> str:
-    """The URL, if it may be a journal's."""
+def check_url(url: str, variable: str | None = None) -> str:
+    """The URL, if it may be a journal's. What a variable holds instead of one may be any secret, and is not repeated."""
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _SCHEMES:
-        raise misused(f"expected memory:, sqlite:///file.db or postgresql://…, got {hide_password(url)!r}")
+        is_shown = variable is None or "://" in url
+        got = repr(hide_password(url)) if is_shown else f"something else in {variable}"
+        raise misused(f"expected memory:, sqlite:///file.db or postgresql://…, got {got}")
     if scheme.startswith("postgres"):
         address(url)
     return url
@@ -209,7 +220,10 @@ def housekeeping_of(options: argparse.Namespace, **others: Any) -> Housekeeping:
     """What becomes of runs that have ended, as the options or the environment say."""
     from callstream.journal import Housekeeping
 
-    after = getattr(options, "archive_after", None) or from_environment("CALLSTREAM_ARCHIVE_AFTER", age)
+    given = getattr(options, "archive_after", None)
+    if given is not None and archive_address(options) is None:
+        raise misused("--archive-after needs an archive: give --archive, or set CALLSTREAM_ARCHIVE")
+    after = given or from_environment("CALLSTREAM_ARCHIVE_AFTER", age)
     if after is not None:
         others["archive_after"] = after
     retain = getattr(options, "forget_after", None) or from_environment("CALLSTREAM_FORGET_AFTER", age)

@@ -148,7 +148,12 @@ async def _made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, session_service=sessions, **_of_adk(options, target))
-    if getattr(options, "worker", None) is not None and getattr(agent, "sessions_are_in_memory", False):
+    shares_journal = callstream is None or callstream.journal.is_persistent  # if not, ``serve_made`` says so
+    if (
+        getattr(options, "worker", None) is not None
+        and shares_journal
+        and getattr(agent, "sessions_are_in_memory", False)
+    ):
         raise misused(
             f"with --workers, all processes share google-adk's sessions, and those of {target.text} are in memory: give "
             "it a session_service, or name a place with --sessions"

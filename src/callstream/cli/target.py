@@ -68,6 +68,8 @@ def _import_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            if Path(name).is_dir():
+                raise misused(f"folder {name} has no agent.py, which the folder of a google-adk agent has") from error
             raise misused(f"no module {name!r} in this folder or on Python's path") from error
         raise _broken(name, error) from error
     except Exception as error:

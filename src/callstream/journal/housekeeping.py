@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import math
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
 from functools import partial
@@ -231,6 +232,7 @@ def _log_swept(run_ids: list[str]) -> None:
 
 
 _PASSES = 3
+_APART_SECONDS = 60.0
 _PAGE = 500
 _RECORDS = 20_000
 """Copied in one transaction at most, unless a single run has more."""
@@ -269,6 +271,7 @@ async def move(source: Side, target: Side, progress: Progress) -> Moved:
     only read, and may be in use meanwhile; it is done when nothing was written to the source from the beginning to the end
     of a pass. A run keeps its number, so the target has nothing but what the source has, or had and has forgotten.
     """
+    await _check_apart(source, target)
     for _ in range(_PASSES):
         before = await _stamp(source)
         await _check_target(source, target)
@@ -279,6 +282,14 @@ async def move(source: Side, target: Side, progress: Progress) -> Moved:
         f"{source.store.where} was written to while it was copied, {_PASSES} times: stop the processes that write to it, "
         "and copy again; what was copied stays"
     )
+
+
+async def _check_apart(source: Side, target: Side) -> None:
+    """Refuses one journal under two names: what one side holds, the other cannot hold too."""
+    name = f"copy {secrets.token_hex(8)}"
+    await source.do(source.store.hold, name, _APART_SECONDS)
+    if source.store is target.store or not await target.do(target.store.hold, name, _APART_SECONDS):
+        raise UsageError(f"expected two journals, but {source.store.where} and {target.store.where} are the same")
 
 
 async def _stamp(source: Side) -> tuple[int, int, str]:

@@ -137,7 +137,7 @@ def _columns(line: Stored) -> WholeRecord:
 
 
 class MemoryTables:
-    """What the journals of one name share. ``writes`` counts the transactions; ``leases`` end at their times."""
+    """What the journals of one name share. ``writes`` counts transactions; ``leases`` and ``duties`` end at their times."""
 
     def __init__(self, *, is_shared: bool) -> None:
         self.is_shared = is_shared
@@ -146,6 +146,7 @@ class MemoryTables:
         self.keys: dict[int, _MemoryRun] = {}
         self.calls: dict[str, _MemoryCall] = {}
         self.leases: dict[str, float] = {}
+        self.duties: dict[str, tuple[str, float]] = {}
         self.forgotten: set[str] = set()
         self.packs: dict[str, _KnownPack] = {}
         self.writes = 0
@@ -295,6 +296,9 @@ class MemoryStore:
     async def close(self) -> None:
         with self._lock:
             self._tables.leases.pop(self._writer.name, None)
+            self._tables.duties = {
+                name: held for name, held in self._tables.duties.items() if held[0] != self._writer.name
+            }
             self._tables.stores.discard(self)
 
     async def migrate(self) -> int:
@@ -308,7 +312,13 @@ class MemoryStore:
     async def check(self, size: int) -> None: ...
 
     async def hold(self, name: str, seconds: float) -> bool:
-        return True  # a duty is done at once, under the lock
+        with self._lock:
+            now, mine = time.time(), self._writer.name
+            holder, until = self._tables.duties.get(name, (mine, 0.0))
+            if holder != mine and until > now:
+                return False
+            self._tables.duties[name] = (mine, now + seconds)
+            return True
 
     async def watch(self) -> None: ...
 

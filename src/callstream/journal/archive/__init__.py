@@ -27,4 +27,5 @@ def open_objects(address: str | None) -> Objects | None:
             raise MissingExtra("an archive in a bucket needs obstore", "archive", error) from error
         return Bucket(parts.netloc, parts.path.strip("/"), dict(parse_qsl(parts.query, keep_blank_values=True)))
     # The rest of it may hold a key.
-    raise UsageError(f"expected file:///folder or s3://bucket/prefix, got an address that begins with {parts.scheme!r}")
+    got = f"an address that begins with {parts.scheme!r}" if parts.scheme else "one without a scheme"
+    raise UsageError(f"expected file:///folder or s3://bucket/prefix, got {got}")
