@@ -25,10 +25,10 @@ def runs_in(run: Run, url: str) -> list[str]:
 
 
 def test_migrate_makes_a_journal_and_leaves_one_that_is_up_to_date(run: Run, tmp_path: Path) -> None:
-    assert run("migrate", "--journal", "sqlite:///new.db") == Ran(0, "sqlite:///new.db has schema 2\n", "")
+    assert run("migrate", "--journal", "sqlite:///new.db") == Ran(0, "sqlite:///new.db has schema 3\n", "")
     assert (tmp_path / "new.db").is_file()
     done = run("migrate", "--journal", "sqlite:///new.db", "--json")
-    assert json.loads(done.out) == {"journal": "sqlite:///new.db", "schema_version": 2}
+    assert json.loads(done.out) == {"journal": "sqlite:///new.db", "schema_version": 3}
     assert run("migrate", "--journal", "memory:").code == 2
 
 

@@ -191,7 +191,7 @@ async def test_stats_count(journal: Journal) -> None:
     await journal.append("s", [START])
     stats = await journal.stats()
     assert (stats["runs"], stats["active_runs"], stats["calls"], stats["records"]) == (2, 1, 2, 28)
-    assert stats["schema_version"] == 2
+    assert stats["schema_version"] == 3
     assert stats["stored_bytes"] > 500
     assert stats["pending_bytes"] == 0
     assert await journal.migrate() == 2

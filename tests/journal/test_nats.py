@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from bench.nats import Cluster, Node, with_log
@@ -328,8 +329,41 @@ async def test_processes_may_be_spread_over_streams(url: str, nats_server: Node)
     assert await messages(journals[0]) == 16
     for journal in journals:
         await journal.aclose()
+    with pytest.raises(UsageError, match="&log_streams=3 to the journal's URL"):
+        await open_journal(f"{spread}&log_streams=2", housekeeping=None)
+    where = address(url)
+    admin = await asyncpg.connect(where.dsn)
+    await admin.execute(f'DELETE FROM "{where.schema}".noted_log')  # as if another journal named the same streams
+    await admin.close()
     with pytest.raises(JournalError, match="spread over 3 streams: expected log_streams=3"):
         await open_journal(f"{spread}&log_streams=2", housekeeping=None)
+
+
+async def streams(node: Node) -> set[str]:
+    import nats
+
+    client = await nats.connect(f"nats://127.0.0.1:{node.port}")
+    found = {info.config.name for info in await client.jetstream().streams_info()}
+    await client.close()
+    return found
+
+
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_a_journal_keeps_the_log_that_it_was_first_opened_with(url: str, nats_server: Node) -> None:
+    """Its servers may have other addresses. For what is refused nothing is made in NATS."""
+    named = with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "first", relaxed=True)
+    async with opened(named) as journal:
+        await journal.append("r", BEGINNING)
+        await journal.append("r", [TextAppended("m", "b")])
+        await journal.append("r", [DONE])
+    before = await streams(nats_server)
+    for other in (url, f"{named}&log_streams=4", named.replace("log_stream=first", "log_stream=second")):
+        with pytest.raises(UsageError, match="add log= with the log's servers and log_stream=first&log_streams=1 to"):
+            await open_journal(other, housekeeping=None).compact("r")
+    async with opened(named.replace("127.0.0.1", "user:secret@localhost")) as journal:
+        assert [getattr(record.event, "text", None) for record in await records(journal)][-2] == "b"
+    assert await streams(nats_server) == before
 
 
 @on_nats

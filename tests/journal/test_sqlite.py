@@ -144,13 +144,13 @@ async def test_a_schema_that_grew_meanwhile_is_not_made_older(tmp_path: Path, mo
         with ThreadPoolExecutor() as another:
             another.submit(asyncio.run, _make(path)).result()
         newer = sqlite3.connect(path, isolation_level=None)
-        newer.execute("UPDATE schema_version SET version = 3, oldest_code = 2")
+        newer.execute("UPDATE schema_version SET version = 4, oldest_code = 3")
         newer.close()
         return transaction(file)
 
     monkeypatch.setattr(SqliteFile, "transaction", late)
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
-        assert (await journal.stats())["schema_version"] == 3
+        assert (await journal.stats())["schema_version"] == 4
 
 
 async def _make(path: Path) -> None:

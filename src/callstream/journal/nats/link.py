@@ -73,6 +73,11 @@ class NatsAddress(msgspec.Struct, frozen=True):
     credentials: str | None = None
 
     @property
+    def name(self) -> str:
+        """See ``Log``."""
+        return f"log_stream={self.stream}&log_streams={self.streams}"
+
+    @property
     def names(self) -> list[str]:
         """Of the streams."""
         return [self._name(number) for number in range(self.streams)]

@@ -27,6 +27,12 @@ DELETE FROM {schema}.schema_version
 -- name: write_version
 INSERT INTO {schema}.schema_version (version, oldest_code) VALUES (:version, :oldest_code)
 
+-- name: noted_log
+SELECT name FROM {schema}.noted_log
+
+-- name: note_log
+INSERT INTO {schema}.noted_log (name) VALUES (:name)
+
 -- == leases ==
 
 -- name: renew_writer
@@ -53,6 +59,9 @@ DELETE FROM {schema}.lease WHERE holder = :writer
 
 -- name: writers
 SELECT holder FROM {schema}.lease WHERE name LIKE 'writer:%'
+
+-- name: live_writers
+SELECT holder FROM {schema}.lease WHERE name LIKE 'writer:%' AND expires_at >= clock_timestamp()
 
 -- name: drop_dead_leases
 DELETE FROM {schema}.lease

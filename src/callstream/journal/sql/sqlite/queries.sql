@@ -18,6 +18,12 @@ DELETE FROM schema_version
 -- name: write_version
 INSERT INTO schema_version (version, oldest_code) VALUES (:version, :oldest_code)
 
+-- name: noted_log
+SELECT name FROM noted_log
+
+-- name: note_log
+INSERT INTO noted_log (name) VALUES (:name)
+
 -- == leases ==
 
 -- name: renew_writer
@@ -42,6 +48,9 @@ DELETE FROM lease WHERE holder = :writer
 
 -- name: writers
 SELECT holder FROM lease WHERE name LIKE 'writer:%'
+
+-- name: live_writers
+SELECT holder FROM lease WHERE name LIKE 'writer:%' AND expires_at >= {now}
 
 -- name: drop_dead_leases
 DELETE FROM lease
