@@ -171,6 +171,19 @@ async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None
     foreign.close()
 
 
+@pytest.mark.parametrize("name", ["run", "notes"])
+async def test_a_file_with_tables_of_another_program_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "j.db"
+    foreign = sqlite3.connect(path)
+    foreign.execute(f"CREATE TABLE {name} (pace REAL)")
+    journal = open_journal(sqlite_url(path), housekeeping=None)
+    with pytest.raises(JournalError, match=f"table '{name}' already exists.* is not Callstream's.*a file.* of its own"):
+        await journal.migrate()
+    await journal.aclose()
+    assert foreign.execute("SELECT name FROM sqlite_master").fetchall() == [(name,)]
+    foreign.close()
+
+
 async def test_a_number_that_a_new_run_got_does_not_bring_the_old_one_back(tmp_path: Path) -> None:
     """An erased run's number is given again: records of the one must never come to the other."""
     url = sqlite_url(tmp_path / "j.db")

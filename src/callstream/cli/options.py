@@ -62,14 +62,21 @@ def hide_password(url: str) -> str:
     return f"{parts.scheme}://{user}:…@{host}{parts.path}"
 
 
+_CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
+
+
 class JournalPlace(NamedTuple):
-    """Where a journal is. As text it has no password. The archive's address is no secret."""
+    """Where a journal is. As text it has no password, but the log beside it. The archive's address is no secret."""
 
     url: str
     archive: str | None = None
 
     def __str__(self) -> str:
-        return hide_password(self.url)
+        options = dict(parse_qsl(self.url.partition("?")[2]))
+        shown = {name: options[name] for name in ("log", "log_stream", "log_streams") if name in options}
+        if shown:
+            shown["log"] = _CREDENTIALS.sub(r"\1", shown.get("log", ""))
+        return "?".join([hide_password(self.url), *filter(None, ["&".join(map("=".join, shown.items()))])])
 
     @asynccontextmanager
     async def open(self, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:

@@ -158,6 +158,11 @@ class SqlStore(ABC):
         async with self._database.writing() as session:
             await session.run("lock_schema")
             version = await self._usable_version(session)
+            if not version and (found := await session.row("foreign_table")) is not None:
+                raise JournalError(
+                    f"{self.where} could not be used: table {found[0]!r} already exists there, and is not Callstream's; "
+                    "a journal needs a file, a database or a schema of its own"
+                )
             for step in range(version + 1, SCHEMA_VERSION + 1):
                 await session.upgrade(step)
             if version < SCHEMA_VERSION:

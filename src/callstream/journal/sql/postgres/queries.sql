@@ -7,6 +7,13 @@ SELECT EXISTS (
     SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
     WHERE pg_namespace.nspname = '{name}' AND pg_class.relname = 'schema_version')
 
+-- What would be in the way.
+-- name: foreign_table
+SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace('{schema}') AND relname IN (
+    'schema_version', 'lease', 'run', 'live', 'source', 'tool_call', 'record', 'archive', 'forgotten', 'pack', 'noted_log',
+    'runs', 'calls', 'tool_arg_delta')
+ORDER BY relname LIMIT 1
+
 -- One process at a time makes it. IF NOT EXISTS would need the right to make schemas even where this one is there.
 -- name: lock_schema
 DO $create$

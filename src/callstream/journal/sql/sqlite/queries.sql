@@ -5,6 +5,10 @@
 -- name: has_schema
 SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'
 
+-- Any: a file is one program's.
+-- name: foreign_table
+SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name LIMIT 1
+
 -- The transaction has the lock.
 -- name: lock_schema
 SELECT 1
