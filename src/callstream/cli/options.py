@@ -66,17 +66,18 @@ _CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 
 
 class JournalPlace(NamedTuple):
-    """Where a journal is. As text it has no password, but the log beside it. The archive's address is no secret."""
+    """Where a journal is. As text it has the log that lies beside it, and no password. The archive's address is no secret."""
 
     url: str
     archive: str | None = None
 
     def __str__(self) -> str:
         options = dict(parse_qsl(self.url.partition("?")[2]))
-        shown = {name: options[name] for name in ("log", "log_stream", "log_streams") if name in options}
-        if shown:
-            shown["log"] = _CREDENTIALS.sub(r"\1", shown.get("log", ""))
-        return "?".join([hide_password(self.url), *filter(None, ["&".join(map("=".join, shown.items()))])])
+        if "log" not in options:
+            return hide_password(self.url)
+        log = _CREDENTIALS.sub(r"\1", options["log"])
+        streams = [f"&{name}={options[name]}" for name in ("log_stream", "log_streams") if name in options]
+        return f"{hide_password(self.url)}?log={log}{''.join(streams)}"
 
     @asynccontextmanager
     async def open(self, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:
