@@ -66,7 +66,7 @@ _CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 
 
 class JournalPlace(NamedTuple):
-    """Where a journal is. As text it has the log that lies beside it, and no password. The archive's address is no secret."""
+    """Where a journal is. As text it names the log beside it, and has no password. The archive's address is no secret."""
 
     url: str
     archive: str | None = None

@@ -298,9 +298,9 @@ class JournalThread:
         self._followers.close(None if self._closing else lost)
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
+        open_store, writer = self._store.open, writer_of(self._settings)
         try:
-            opening_store = (self._store.open, writer_of(self._settings), self._followers)
-            await self._housekeeper.patiently(*opening_store, again=self._outage.begin)
+            await self._housekeeper.patiently(open_store, writer, self._followers, again=self._outage.begin)
         except CallstreamError as error:
             with self._lock:
                 self._opening = None  # the next use tries again

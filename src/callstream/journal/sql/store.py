@@ -140,7 +140,7 @@ class SqlStore(ABC):
 
     async def note_log(self) -> None:
         writer = self._writer
-        async with self._database.writing() as session:
+        async with self._database.writing(durable=True) as session:
             await session.run("lock_schema")
             noted = await session.row("noted_log")
             check_log(writer, self.where, noted[0] if noted else None)
