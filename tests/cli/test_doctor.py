@@ -114,7 +114,7 @@ def test_it_tells_how_the_journal_is(run: Run, journal_url: str) -> None:
     assert code == 0
     assert journal["stored_bytes"] > 0  # type: ignore[index, operator]
     assert {name: journal[name] for name in journal if name not in ("stored_bytes", "url")} == {  # type: ignore[attr-defined, index]
-        "schema_version": 2,
+        "schema_version": 3,
         "oldest_code": 1,
         "runs": 2,
         "active_runs": 0,

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,10 +27,10 @@ def runs_in(run: Run, url: str) -> list[str]:
 
 
 def test_migrate_makes_a_journal_and_leaves_one_that_is_up_to_date(run: Run, tmp_path: Path) -> None:
-    assert run("migrate", "--journal", "sqlite:///new.db") == Ran(0, "sqlite:///new.db has schema 2\n", "")
+    assert run("migrate", "--journal", "sqlite:///new.db") == Ran(0, "sqlite:///new.db has schema 3\n", "")
     assert (tmp_path / "new.db").is_file()
     done = run("migrate", "--journal", "sqlite:///new.db", "--json")
-    assert json.loads(done.out) == {"journal": "sqlite:///new.db", "schema_version": 2}
+    assert json.loads(done.out) == {"journal": "sqlite:///new.db", "schema_version": 3}
     assert run("migrate", "--journal", "memory:").code == 2
 
 
@@ -40,6 +42,17 @@ def test_compact_folds_one_run(run: Run, journal_url: str) -> None:
     assert json.loads(run("show", "c1", "--journal", journal_url, "--json").out) == before
     assert run("compact", "run_1", "--journal", journal_url).out.startswith("0 records of 1 run folded; ")
     assert run("watch", "run_1", "--journal", journal_url).out.count("model: I will write.\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["compact", "run_1"], ["runs"], ["watch", "run_1"], ["migrate"], ["doctor"]])
+def test_a_journal_with_a_log_is_refused_without_it(run: Run, journal_url: str, arguments: list[str]) -> None:
+    with closing(sqlite3.connect(journal_url.removeprefix("sqlite:///"))) as file, file:
+        file.execute("INSERT INTO noted_log (name) VALUES ('log_stream=s&log_streams=4')")
+    done = run(*arguments, "--journal", journal_url)
+    assert done.code in (1, 2)
+    assert "add log= with the log's servers and log_stream=s&log_streams=4 to the journal's URL" in done.out + done.err
+    with closing(sqlite3.connect(journal_url.removeprefix("sqlite:///"))) as file:
+        assert file.execute("SELECT count(*) FROM run WHERE compacted").fetchone() == (0,)
 
 
 def test_compact_all_folds_what_has_ended_and_nothing_else(run: Run, journal_url: str) -> None:

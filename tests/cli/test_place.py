@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callstream.cli.options import hide_password
+from callstream.cli.options import JournalPlace, hide_password
 
 from .commands import Ran
 from .conftest import WRITING, filled
@@ -69,6 +69,16 @@ def test_a_password_from_the_environment_is_never_shown(run: Run, monkeypatch: p
         "callstream calls: expected memory:, sqlite:///file.db or postgresql://…, got 'mysql://ada:…@db/calls'\n"
     )
     assert hide_password("postgresql://ada:hush@db:5432/calls?sslmode=require") == "postgresql://ada:…@db:5432/calls"
+
+
+def test_a_log_beside_the_journal_is_shown_without_credentials() -> None:
+    database = "postgresql://ada:hush@db/calls?sslmode=require"
+    log = "log=nats://me:se@cr@n1,n2:4333&log_stream=s&log_streams=4&log_creds=/run/creds&log_durability=relaxed"
+    shown = "postgresql://ada:…@db/calls?log=nats://n1,n2:4333&log_stream=s&log_streams=4"
+    assert str(JournalPlace(f"{database}&{log}")) == shown
+    assert str(JournalPlace("postgresql://db/calls?log=me:secret@n1")) == "postgresql://db/calls?log=n1"
+    assert str(JournalPlace(database)) == "postgresql://ada:…@db/calls"
+    assert str(JournalPlace("sqlite:///calls.db?durability=power")) == "sqlite:///calls.db"
 
 
 @pytest.mark.parametrize(

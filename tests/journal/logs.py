@@ -29,6 +29,7 @@ class EngineLog:
     """See ``Log``. Nothing here waits."""
 
     where = "the log of the tests"
+    name = "log_stream=tests"
     is_persistent = True
     room = 100_000
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from bench.nats import Cluster, Node, with_log
@@ -156,6 +157,67 @@ async def test_servers_say_whether_they_sync(
     else:
         with pytest.raises(JournalError, match=complaint):
             await checking
+
+
+@pytest.mark.nats
+async def test_monitoring_addresses_that_do_not_answer_are_named_once_each_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of three servers are away: that is an outage, and no reason to do with less."""
+    from callstream.journal.nats import link
+
+    monkeypatch.setattr(link, "_syncs_always", {"http://a:8222": True}.get)
+    with pytest.raises(JournalError, match=r"^http://b:8222, http://c:8222 do not answer, so") as raised:
+        await link.NatsLink(nats_address({"log": "nats://a,b,c"}), 1.0)._check_disks()
+    assert "relaxed" not in str(raised.value)
+    assert "http://a:8222" not in str(raised.value)
+    with pytest.raises(JournalError, match=r"^http://h:8222 does not answer, so") as raised:
+        await link.NatsLink(nats_address({"log": "nats://h:1,h:2,h:3"}), 1.0)._check_disks()
+    assert str(raised.value).count("http://h:8222") == 1
+
+
+@pytest.mark.nats
+async def test_of_a_port_that_does_not_speak_nats_it_is_said_that_nothing_came(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes the connection and waits to be spoken to. Meanwhile the log says, once, what the journal waits for."""
+    from callstream.journal.nats import link
+
+    monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(link, "_ANSWER_SECONDS", 0.01)
+    taken: list[asyncio.StreamWriter] = []
+    async with await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        opening = link.NatsLink(nats_address({"log": f"nats://127.0.0.1:{port}"}), 1.0)
+        for _ in range(2):
+            with pytest.raises(
+                StoreAway, match="nobody has answered: a NATS server says at once what it is, and nothing"
+            ):
+                await opening.open(lambda: None)
+        for writer in taken:
+            writer.close()
+    waits = [record.getMessage() for record in caplog.records if record.name == "callstream.journal"]
+    assert waits == [f"the journal is not open yet, waiting for the NATS stream 'callstream' at 127.0.0.1:{port}"]
+
+
+@pytest.mark.nats
+def test_what_came_from_a_server_is_never_an_empty_text() -> None:
+    from callstream.journal.nats.link import _said
+
+    assert _said(ConnectionResetError()) == "ConnectionResetError"
+    assert _said(OSError("no route")) == "no route"
+    assert _said(TimeoutError()) == _said(None) == "a NATS server says at once what it is, and nothing has come"
+
+
+@pytest.mark.nats
+async def test_credentials_that_cannot_be_read_are_refused_though_the_server_asks_for_none(
+    nats_server: Node, tmp_path: Path
+) -> None:
+    from callstream.journal.nats import link
+
+    named = {"log": f"nats://127.0.0.1:{nats_server.port}", "log_creds": str(tmp_path / "nofile")}
+    with pytest.raises(UsageError, match=r"expected log_creds= to name a file that can be read: .*nofile"):
+        await link.NatsLink(nats_address({**named, "log_durability": "relaxed"}), 1.0).open(lambda: None)
 
 
 @pytest.mark.nats
@@ -328,8 +390,41 @@ async def test_processes_may_be_spread_over_streams(url: str, nats_server: Node)
     assert await messages(journals[0]) == 16
     for journal in journals:
         await journal.aclose()
+    with pytest.raises(UsageError, match="&log_streams=3 to the journal's URL"):
+        await open_journal(f"{spread}&log_streams=2", housekeeping=None)
+    where = address(url)
+    admin = await asyncpg.connect(where.dsn)
+    await admin.execute(f'DELETE FROM "{where.schema}".noted_log')  # as if another journal named the same streams
+    await admin.close()
     with pytest.raises(JournalError, match="spread over 3 streams: expected log_streams=3"):
         await open_journal(f"{spread}&log_streams=2", housekeeping=None)
+
+
+async def streams(node: Node) -> set[str]:
+    import nats
+
+    client = await nats.connect(f"nats://127.0.0.1:{node.port}")
+    found = {info.config.name for info in await client.jetstream().streams_info()}
+    await client.close()
+    return found
+
+
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_a_journal_keeps_the_log_that_it_was_first_opened_with(url: str, nats_server: Node) -> None:
+    """Its servers may have other addresses. For what is refused nothing is made in NATS."""
+    named = with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "first", relaxed=True)
+    async with opened(named) as journal:
+        await journal.append("r", BEGINNING)
+        await journal.append("r", [TextAppended("m", "b")])
+        await journal.append("r", [DONE])
+    before = await streams(nats_server)
+    for other in (url, f"{named}&log_streams=4", named.replace("log_stream=first", "log_stream=second")):
+        with pytest.raises(UsageError, match="add log= with the log's servers and log_stream=first&log_streams=1 to"):
+            await open_journal(other, housekeeping=None).compact("r")
+    async with opened(named.replace("127.0.0.1", "user:secret@localhost")) as journal:
+        assert [getattr(record.event, "text", None) for record in await records(journal)][-2] == "b"
+    assert await streams(nats_server) == before
 
 
 @on_nats

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callstream.calls import CallState
-from callstream.errors import LeaseLost, UsageError
+from callstream.errors import JournalError, LeaseLost, UsageError
 from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent, TextAppended
 from callstream.journal import Journal
 from callstream.journal.plan import Append
@@ -230,6 +230,39 @@ async def test_an_index_that_is_away_after_the_log_has_written_loses_and_doubles
     assert await committed(journal, batch) == [5, 2]
     assert [record.seq for record in await records(journal)] == [1, 2, 3, 4, 5]
     assert await journal.append("r", [TextAppended("m", "c"), DONE], after=5) == 7
+
+
+async def test_what_was_away_is_named_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callstream.journal.worker._LEAST_SECONDS", 0.05)
+    if place.backend == "memory":
+        return  # it has no thread, and nothing there waits
+    journal = place.journal(retry_seconds=0.1)
+    await journal.append("r", [START])
+    store: Any = journal._store  # type: ignore[attr-defined]
+    commit = store.commit
+
+    async def silent(batch: Sequence[Append]) -> Any:
+        await asyncio.Event().wait()
+
+    for failing, named in ((silent, store.where), (away_with("the log is away: no leader"), "the log")):
+        store.commit = failing
+        with pytest.raises(JournalError) as raised:
+            await journal.append("r", [TextAppended("m", "a")], after=1)
+        assert str(raised.value).startswith(f"{named} was away for 0.1 s (no ")
+        assert str(raised.value).count(store.where) == (named == store.where)
+    store.commit = away_with("the log is full")
+    with pytest.raises(
+        JournalError, match=r"^the log is full \(for 0.1 s\); whether this append is written is not known"
+    ):
+        await journal.append("r", [TextAppended("m", "a")], after=1)
+    store.commit = commit
+
+
+def away_with(text: str) -> Callable[[Sequence[Append]], Any]:
+    async def failing(batch: Sequence[Append]) -> Any:
+        raise StoreAway(text)
+
+    return failing
 
 
 async def test_a_repeated_append_of_pieces_is_recognised_in_the_log(journal: Journal) -> None:

@@ -256,6 +256,44 @@ async def test_a_schema_of_somebody_else_is_left_alone(url: str, postgres_url: s
                 await journal.append("r", [RunStarted("t")])
 
 
+async def test_a_schema_with_a_table_of_another_program_is_refused(url: str, postgres_url: str) -> None:
+    """Other tables are not in the way."""
+    schema = address(url).schema
+    admin = await asyncpg.connect(postgres_url)
+    try:
+        await admin.execute(
+            f'CREATE SCHEMA "{schema}"; CREATE TABLE "{schema}".run (); CREATE TABLE "{schema}".note ()'
+        )
+        async with opened(url) as journal:
+            with pytest.raises(
+                JournalError, match=r"table 'run' already exists.* is not Callstream's.*or a schema of its"
+            ):
+                await journal.open()
+            await admin.execute(f'DROP TABLE "{schema}".run')
+            assert await journal.append("r", [RunStarted("t")]) == 1
+    finally:
+        await admin.close()
+
+
+async def test_a_server_that_is_away_when_the_journal_is_opened_is_told_of(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("callstream.journal.worker._PASSING_SECONDS", 0.0)
+    async with Proxy(url) as proxy:
+        await proxy.stop()
+        async with opened(proxy.url, retry_seconds=20) as journal:
+            opening = asyncio.create_task(journal.open())
+            while not caplog.records:  # noqa: ASYNC110  # the journal's thread sets no event here
+                await asyncio.sleep(0.01)
+            await proxy.start()
+            await opening
+    told = [record.getMessage() for record in caplog.records if record.name == "callstream.journal"]
+    assert [text.partition(",")[0] for text in told] == [
+        "the journal cannot be written",
+        "the journal can be written again",
+    ]
+
+
 async def test_a_follower_who_waits_long_is_woken_however_much_is_read_meanwhile(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,19 +58,19 @@ async def query(place: Place, sql: str) -> list[tuple[Any, ...]]:
 @on_disk
 async def test_schema_of_the_future_that_still_serves_this_code(place: Place) -> None:
     await place.journal().append("r", [RunStarted("t")])
-    await query(place, "UPDATE schema_version SET version = 3, oldest_code = 2")
+    await query(place, "UPDATE schema_version SET version = 4, oldest_code = 3")
     for migrate in (True, False):
         journal = place.journal(migrate=migrate)
         assert await journal.append(f"s {migrate}", [RunStarted("t")]) == 1
-        assert (await journal.stats())["schema_version"] == 3
+        assert (await journal.stats())["schema_version"] == 4
 
 
 @on_disk
 async def test_schema_of_the_future_that_does_not_serve_this_code(place: Place) -> None:
     await place.journal().append("r", [RunStarted("t")])
-    await query(place, "UPDATE schema_version SET version = 4, oldest_code = 3")
+    await query(place, "UPDATE schema_version SET version = 5, oldest_code = 4")
     for migrate in (True, False):
-        with pytest.raises(JournalError, match="needs code of schema 3 or newer; this code has schema 2: upgrade"):
+        with pytest.raises(JournalError, match="needs code of schema 4 or newer; this code has schema 3: upgrade"):
             await place.journal(migrate=migrate).append("s", [RunStarted("t")])
 
 
@@ -85,9 +85,9 @@ async def test_schema_of_the_future_has_events_that_a_sweep_does_not_know(place:
 
 @on_disk
 async def test_schema_is_made_only_where_that_is_allowed(place: Place) -> None:
-    with pytest.raises(JournalError, match=r"has schema 0, this code needs 2: run `callstream migrate`"):
+    with pytest.raises(JournalError, match=r"has schema 0, this code needs 3: run `callstream migrate`"):
         await place.journal(migrate=False).open()
-    assert await place.journal().migrate() == 2
+    assert await place.journal().migrate() == 3
     assert await place.journal(migrate=False).append("r", [RunStarted("t")]) == 1
 
 
@@ -99,14 +99,15 @@ async def test_schema_1_is_brought_up_to_date_with_what_it_has(place: Place) -> 
         "DROP INDEX run_packed",
         *(f"ALTER TABLE run DROP COLUMN {column}" for column in ("pack", "pack_start", "pack_size")),
         "DROP TABLE pack",
+        "DROP TABLE noted_log",
         "UPDATE schema_version SET version = 1, oldest_code = 1",
     ):
         await query(place, statement)
-    with pytest.raises(JournalError, match="has schema 1, this code needs 2"):
+    with pytest.raises(JournalError, match="has schema 1, this code needs 3"):
         await place.journal(migrate=False).open()
     journal = place.journal()
     assert [run.run_id for run in await journal.runs()] == ["r"]
-    assert (await journal.stats())["schema_version"] == 2
+    assert (await journal.stats())["schema_version"] == 3
 
 
 @on_disk

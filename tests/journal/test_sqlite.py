@@ -144,13 +144,13 @@ async def test_a_schema_that_grew_meanwhile_is_not_made_older(tmp_path: Path, mo
         with ThreadPoolExecutor() as another:
             another.submit(asyncio.run, _make(path)).result()
         newer = sqlite3.connect(path, isolation_level=None)
-        newer.execute("UPDATE schema_version SET version = 3, oldest_code = 2")
+        newer.execute("UPDATE schema_version SET version = 4, oldest_code = 3")
         newer.close()
         return transaction(file)
 
     monkeypatch.setattr(SqliteFile, "transaction", late)
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
-        assert (await journal.stats())["schema_version"] == 3
+        assert (await journal.stats())["schema_version"] == 4
 
 
 async def _make(path: Path) -> None:
@@ -168,6 +168,19 @@ async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None
             await journal.open()
     await journal.aclose()
     assert foreign.execute("SELECT name FROM sqlite_master").fetchall() == [("schema_version",)]
+    foreign.close()
+
+
+@pytest.mark.parametrize("name", ["run", "notes"])
+async def test_a_file_with_tables_of_another_program_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "j.db"
+    foreign = sqlite3.connect(path)
+    foreign.execute(f"CREATE TABLE {name} (pace REAL)")
+    journal = open_journal(sqlite_url(path), housekeeping=None)
+    with pytest.raises(JournalError, match=f"table '{name}' already exists.* is not Callstream's.*a file.* of its own"):
+        await journal.migrate()
+    await journal.aclose()
+    assert foreign.execute("SELECT name FROM sqlite_master").fetchall() == [(name,)]
     foreign.close()
 
 

@@ -65,14 +65,22 @@ def hide_password(url: str) -> str:
     return f"{parts.scheme}://{user}:…@{host}{parts.path}"
 
 
+_CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
+
+
 class JournalPlace(NamedTuple):
-    """Where a journal is. As text it has no password. The archive's address is no secret."""
+    """Where a journal is. As text it names the log beside it, and has no password. The archive's address is no secret."""
 
     url: str
     archive: str | None = None
 
     def __str__(self) -> str:
-        return hide_password(self.url)
+        options = dict(parse_qsl(self.url.partition("?")[2]))
+        if "log" not in options:
+            return hide_password(self.url)
+        log = _CREDENTIALS.sub(r"\1", options["log"])
+        streams = [f"&{name}={options[name]}" for name in ("log_stream", "log_streams") if name in options]
+        return f"{hide_password(self.url)}?log={log}{''.join(streams)}"
 
     @asynccontextmanager
     async def open(self, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:

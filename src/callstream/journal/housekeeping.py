@@ -113,16 +113,26 @@ class Housekeeper:
         periods = [seconds for seconds in spans if seconds is not None]
         return max(0.05, min(periods)) if periods else None
 
-    async def patiently(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
-        """Does what may be done again, while the store is unavailable, for as long as an append would wait."""
+    async def patiently(
+        self,
+        work: Callable[..., Coroutine[Any, Any, _T]],
+        *args: Any,
+        again: Callable[[StoreAway], object] | None = None,
+    ) -> _T:
+        """Does what may be done again, while the store is unavailable, for as long as an append would wait.
+
+        ``again`` is called before each further attempt.
+        """
         deadline = time.monotonic() + self._patience
         back_off = 0.01
         while True:
             try:
                 return await work(*args)
-            except StoreAway:
+            except StoreAway as error:
                 if time.monotonic() + back_off > deadline:
                     raise
+                if again is not None:
+                    again(error)
             await asyncio.sleep(back_off)
             back_off = min(back_off * 2, _MAX_BACK_OFF)
 

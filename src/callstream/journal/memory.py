@@ -39,7 +39,9 @@ from callstream.journal.store import (
     RunFilter,
     RunRows,
     check_archive,
+    check_log,
     forgotten_mark,
+    warn_of_others,
 )
 from callstream.journal.whole import (
     GOING_ON,
@@ -149,6 +151,7 @@ class MemoryTables:
         self.duties: dict[str, tuple[str, float]] = {}
         self.forgotten: set[str] = set()
         self.packs: dict[str, _KnownPack] = {}
+        self.noted_log: str | None = None
         self.writes = 0
         self.last_key = 0
         self.stores: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -288,10 +291,20 @@ class MemoryStore:
 
     async def open(self, writer: Writer, followers: Followers) -> None:
         check_archive(writer, self.where, has_packs=any(pack.places for pack in self._tables.packs.values()))
-        self._writer = writer
-        self._followers = followers
-        self._tables.stores.add(self)
-        await self.renew()
+        with self._lock:
+            check_log(writer, self.where, self._tables.noted_log)
+            self._writer = writer
+            self._followers = followers
+            self._tables.stores.add(self)
+            await self.renew()
+
+    async def note_log(self) -> None:
+        tables, log = self._tables, self._writer.log
+        with self._lock:
+            check_log(self._writer, self.where, tables.noted_log)
+            if log is not None and tables.noted_log is None:
+                tables.noted_log = log.name
+                warn_of_others(self.where, {*self._alive()} - {self._writer.name})
 
     async def close(self) -> None:
         with self._lock:

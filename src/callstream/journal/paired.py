@@ -51,6 +51,7 @@ class PairedStore:
         self.reader = _PairedReader(index.reader, log, self.where)
         self.figures = log.figures
         self.migrate = index.migrate
+        self.note_log = index.note_log
         self.renew = index.renew
         self.hold = index.hold
         self.sweep = index.sweep
@@ -69,12 +70,14 @@ class PairedStore:
         self._writer = writer
         self._followers = followers
         self.reader.follow(followers)
-        await self._log.open(writer.name, self._heard)
         writer.log = self._log
+        await self._index.open(writer, followers)  # it refuses a log that is not its own, in which nothing is made then
         try:
-            await self._index.open(writer, followers)
+            await self._log.open(writer.name, self._heard)
+            await self._index.renew()  # that may have taken as long as a lease
+            await self._index.note_log()
         except CallstreamError:
-            await self._log.close()
+            await self.close()
             raise
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Collection, Container, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -19,6 +20,7 @@ from callstream.journal.whole import Packs, RunSize, WholeRecord, WholeRun
 from callstream.journal.writer import Committed, Writer
 
 _T = TypeVar("_T")
+_log = logging.getLogger("callstream.journal")
 
 # -- which runs and calls are meant: of a list, and of what is to be forgotten -----------------------------------------
 
@@ -96,8 +98,10 @@ class Unstorable(JournalError):
     """The store cannot hold such a value. It takes others."""
 
 
-SCHEMA_VERSION = 2
-"""The schema that this code writes. A store of schema n serves code n and code n - 1."""
+SCHEMA_VERSION = 3
+"""The schema that this code writes."""
+OLDEST_CODE = 1
+"""The schema of the oldest code that such a store serves: what has come since, that leaves alone."""
 
 
 def check_archive(writer: Writer, where: str, *, has_packs: bool) -> None:
@@ -110,6 +114,31 @@ def archive_unnamed(where: str) -> JournalError:
     return JournalError(
         f"{where} has runs in an archive: name it where you open the journal, with archive=, --archive or CALLSTREAM_ARCHIVE"
     )
+
+
+def check_log(writer: Writer, where: str, noted: str | None) -> None:
+    """Raises UsageError if this process has another log than the one that is noted, or none: to it, runs without the pieces
+    that lie there would be whole. It would compact them, and then these pieces are never read again.
+    """
+    named = writer.log.name if writer.log is not None else None
+    if noted is not None and named != noted:
+        how = "without it" if named is None else f"with another one ({named})"
+        raise UsageError(
+            f"{where} has a log beside it, which has pieces of its runs, and was opened {how}: add log= with the log's "
+            f"servers and {noted} to the journal's URL, or copy it to another database with `callstream move` to do "
+            "without this log"
+        )
+
+
+def warn_of_others(where: str, writers: Collection[str]) -> None:
+    """When a log is noted: those have opened the store without it."""
+    if writers:
+        _log.warning(
+            "%s has a log from now on, and processes use it that may have been started without: end them, or start them "
+            "again with the log: %s",
+            where,
+            ", ".join(sorted(writers)),
+        )
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -236,7 +265,17 @@ class Store(Protocol):
     def reader(self) -> StoreReader: ...
 
     async def open(self, writer: Writer, followers: Followers) -> None:
-        """Connects, brings the schema up to date or refuses it, and takes the writer's lease."""
+        """Connects, brings the schema up to date or refuses it, and takes the writer's lease.
+
+        Raises UsageError if another log is noted than the writer's, or if it has none; see ``note_log``.
+        """
+
+    async def note_log(self) -> None:
+        """Notes for good that the writer's log lies beside this store, before anything is put there.
+
+        From then on nobody opens the store without it. Whoever has done so before, and may still use it, is named in a
+        warning.
+        """
 
     async def migrate(self) -> int:
         """Brings the schema up to date, under a lock; returns its version."""

@@ -156,21 +156,25 @@ class GroupCommit:
         try:
             return await self._limit.hold(seconds, self._store.commit(batch))
         except TimeoutError as error:
-            raise StoreAway(f"{self._store.where} did not answer within {seconds:.1f} s") from error
+            raise StoreAway(f"{self._store.where} is away: no answer came within {seconds:.1f} s") from error
 
     def _still_in_time(self, batch: Sequence[Waiting], error: StoreAway) -> Sequence[Waiting]:
         now = time.monotonic()
         late = [waiting for waiting in batch if waiting.deadline <= now]
         if late:
             self._outage.begin(error, gave_up=True)
-            why = str(error).removeprefix(f"{self._store.where} is away: ")
             gave_up: CallstreamError = JournalError(
-                f"{self._store.where} was away for {self._patience:g} s ({why}); whether this append is written is not "
-                "known"
+                f"{_was_away(error, self._patience)}; whether this append is written is not known"
             )
             gave_up.__cause__ = error
             self.queue.settle(late, [gave_up] * len(late))
         return [waiting for waiting in batch if waiting.deadline > now]
+
+
+def _was_away(error: StoreAway, seconds: float) -> str:
+    """The same of a time that is over. It names what was away: the store, or one of the two that it consists of."""
+    which, is_away, why = str(error).partition(" is away: ")
+    return f"{which} was away for {seconds:g} s ({why})" if is_away else f"{error} (for {seconds:g} s)"
 
 
 class JournalThread:
@@ -294,13 +298,15 @@ class JournalThread:
         self._followers.close(None if self._closing else lost)
 
     async def _serve(self, opening: concurrent.futures.Future[None]) -> None:
+        open_store, writer = self._store.open, writer_of(self._settings)
         try:
-            await self._housekeeper.patiently(self._store.open, writer_of(self._settings), self._followers)
+            await self._housekeeper.patiently(open_store, writer, self._followers, again=self._outage.begin)
         except CallstreamError as error:
             with self._lock:
                 self._opening = None  # the next use tries again
             opening.set_exception(error)
             return
+        self._outage.end()
         self._renewed_at = time.time()
         with self._lock:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

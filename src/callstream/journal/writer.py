@@ -53,6 +53,8 @@ class Log(Protocol):
     """
 
     where: str
+    name: str
+    """Which log it is, wherever its servers are, as options of a journal's URL. The index notes it."""
     is_persistent: bool
 
     @property

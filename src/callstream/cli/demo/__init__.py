@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from callstream.calls import Call, CallState
-from callstream.cli.options import Commands, add_address, add_journal, hide_password, pace, refuse_secret
+from callstream.cli.options import Commands, JournalPlace, add_address, add_journal, pace, refuse_secret
 from callstream.cli.output import Printer, clean, misused
 from callstream.cli.serve import app_of, quiet_adk, serve_made
 from callstream.cli.sources import JournalSource
@@ -124,7 +124,7 @@ def _introduce(cast: Cast, url: str, folder: Path, out: Printer) -> None:
     out.line(f"model      {cast.title}" + (" (no account needed, and no real model)" if cast.label else ""))
     if cast.note:
         out.line(f"           {cast.note}")
-    out.line(f"journal    {hide_password(url)}")
+    out.line(f"journal    {JournalPlace(url)}")
     out.line(f"documents  {folder}")
     out.write("\n")
 

@@ -10,6 +10,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Container, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -73,6 +74,11 @@ class NatsAddress(msgspec.Struct, frozen=True):
     credentials: str | None = None
 
     @property
+    def name(self) -> str:
+        """See ``Log``."""
+        return f"log_stream={self.stream}&log_streams={self.streams}"
+
+    @property
     def names(self) -> list[str]:
         """Of the streams."""
         return [self._name(number) for number in range(self.streams)]
@@ -128,7 +134,12 @@ def nats_address(options: Mapping[str, str]) -> NatsAddress:
         if not all(monitor.startswith(("http://", "https://")) for monitor in monitors):
             raise UsageError("expected log_monitor=http://host:8222,http://host:8222, got something else")
     return NatsAddress(
-        tuple(servers), stream, int(streams), durability == "strict", tuple(monitors), options.get("log_creds")
+        tuple(servers),
+        stream,
+        int(streams),
+        durability == "strict",
+        tuple(dict.fromkeys(monitors)),
+        options.get("log_creds"),
     )
 
 
@@ -189,10 +200,12 @@ class NatsLink:
         self._breaks = 0
         self._tls: ssl.SSLContext | None = None
         self._handshakes = 0
+        self._has_told = False
 
     async def open(self, broke: Callable[[], object]) -> None:
         self._client = None
         self._broke = broke
+        self._check_credentials()
         try:
             await self._connect()
             for name in self._address.names:
@@ -293,6 +306,14 @@ class NatsLink:
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
+    def _check_credentials(self) -> None:
+        """A server that asks for none would not show that they cannot be read."""
+        try:
+            if self._address.credentials is not None:
+                Path(self._address.credentials).read_bytes()
+        except OSError as error:
+            raise UsageError(f"expected log_creds= to name a file that can be read: {error}") from error
+
     async def _connect(self) -> None:
         client = Client()
         self._tls = ssl.create_default_context() if self._address.servers[0].startswith("tls:") else None
@@ -313,11 +334,11 @@ class NatsLink:
                     reconnected_cb=self._reconnected,
                 ),
                 min(_CONNECT_SECONDS, max(self._patience, 1.0)),
+                self._tell_waiting,
             )
         except TimeoutError as error:
             await _close(client)
-            why = f": {client.last_error}" if client.last_error else ""
-            raise StoreAway(f"{self.where} is away: nobody has answered{why}") from error
+            raise StoreAway(f"{self.where} is away: nobody has answered: {_said(client.last_error)}") from error
         except (nats.errors.Error, OSError, ValueError) as error:
             await _close(client)
             raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
@@ -332,6 +353,11 @@ class NatsLink:
                 f"{self.where} could not be used: expected NATS {_OLDEST[0]}.{_OLDEST[1]} or newer, got "
                 f"{version.major}.{version.minor}"
             )
+
+    def _tell_waiting(self) -> None:
+        if not self._has_told:
+            self._has_told = True
+            _log.warning("the journal is not open yet, waiting for %s", self.where)
 
     async def _disconnected(self) -> None:
         """What was being asked on that connection is never answered."""
@@ -403,13 +429,16 @@ class NatsLink:
     async def _check_disks(self) -> None:
         """Whether each server has written to its disk what it acknowledges. Only its monitoring address tells."""
         seen = await asyncio.gather(*(asyncio.to_thread(_syncs_always, url) for url in self._address.monitors))
-        for url, always in zip(self._address.monitors, seen, strict=True):
+        found = dict(zip(self._address.monitors, seen, strict=True))
+        for url, always in found.items():
             if always is False:
                 raise self._not_durable(f"the server that {url} watches has no `sync_interval: always`")
-        if sum(always is not None for always in seen) <= len(seen) // 2:
-            raise self._not_durable(
-                "whether its servers write to disk before they acknowledge cannot be seen: their monitoring addresses, "
-                f"{', '.join(self._address.monitors)}, do not answer (log_monitor= names others)"
+        silent = [url for url, always in found.items() if always is None]
+        if len(silent) >= (len(found) + 1) // 2:
+            raise JournalError(
+                f"{', '.join(silent)} do{'es' if len(silent) == 1 else ''} not answer, so it cannot be seen whether "
+                f"{self.where} has what it acknowledges on disk: expected the monitoring addresses of a majority of its "
+                "servers. Either the servers are away, or they are watched elsewhere (log_monitor=)"
             )
 
     def _not_durable(self, why: str) -> JournalError:
@@ -473,16 +502,29 @@ class NatsLink:
             raise JournalError(f"{self.where} has given an answer that is none: {error}") from error
 
 
+def _said(error: Exception | None) -> str:
+    """Why the last attempt to connect has failed. What is too late has no text of its own."""
+    if error is None or isinstance(error, TimeoutError):
+        return "a NATS server says at once what it is, and nothing has come"
+    return str(error) or type(error).__name__
+
+
 async def _ignore(error: Exception) -> None:
     """What goes wrong with a connection shows in what is asked for."""
 
 
-async def _in_time(connecting: Coroutine[Any, Any, None], seconds: float) -> None:
-    """As ``asyncio.wait_for``, also where a cancellation is lost: it is, if it comes when an attempt has just failed."""
+async def _in_time(connecting: Coroutine[Any, Any, None], seconds: float, tell: Callable[[], None]) -> None:
+    """As ``asyncio.wait_for``, also where a cancellation is lost: it is, if it comes when an attempt has just failed.
+
+    ``tell`` is called when it takes long.
+    """
     task = asyncio.ensure_future(connecting)
+    soon = min(seconds, _ANSWER_SECONDS)
     try:
-        if task not in (await asyncio.wait({task}, timeout=seconds))[0]:
-            raise TimeoutError
+        if not (await asyncio.wait({task}, timeout=soon))[0]:
+            tell()
+            if not (await asyncio.wait({task}, timeout=seconds - soon))[0]:
+                raise TimeoutError
         task.result()
     finally:
         while not task.done():

@@ -196,6 +196,7 @@ class NatsLog:
 
     def __init__(self, address: NatsAddress, *, patience: float) -> None:
         self.where = address.where
+        self.name = address.name
         self._link = NatsLink(address, patience)
         self._views: dict[str, WriterView] = {}
         self._own = WriterView()

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any
 
-from callstream.errors import CallstreamError, JournalError
+from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.follow import Followers
 from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.plan import Append
@@ -16,11 +16,14 @@ from callstream.journal.rows import RecordColumns, Stored, json_text
 from callstream.journal.sql.reader import SqlReader
 from callstream.journal.sql.session import Database, Session
 from callstream.journal.store import (
+    OLDEST_CODE,
     SCHEMA_VERSION,
     RunFilter,
     StoreAway,
     check_archive,
+    check_log,
     forgotten_mark,
+    warn_of_others,
 )
 from callstream.journal.whole import Due, PackFigures, PackPlace, PackState, WholeRun, plan_of, stored_rows
 from callstream.journal.writer import Committed, Stale, Writer, process_is_gone
@@ -121,9 +124,31 @@ class SqlStore(ABC):
                 )
             check_archive(writer, self.where, has_packs=bool(await self._database.ask("has_packs")))
             await self.renew()
+            await self._check_log()
         except CallstreamError:
             await self._database.close()
             raise
+
+    async def _check_log(self) -> None:
+        """With the lease, so that ``note_log``, which looks the other way round, never misses this process."""
+        noted = await self._database.ask("noted_log")
+        try:
+            check_log(self._writer, self.where, noted[0][0] if noted else None)
+        except UsageError:
+            await self._give_leases_back()
+            raise
+
+    async def note_log(self) -> None:
+        writer = self._writer
+        async with self._database.writing(durable=True) as session:
+            await session.run("lock_schema")
+            noted = await session.row("noted_log")
+            check_log(writer, self.where, noted[0] if noted else None)
+            if noted is not None or writer.log is None:
+                return
+            await session.run("note_log", name=writer.log.name)
+        others = {name for (name,) in await self._database.ask("live_writers")} - {writer.name}
+        warn_of_others(self.where, {name for name in others if not process_is_gone(name)})
 
     async def migrate(self) -> int:
         """The lock is taken only if there is something to do."""
@@ -133,11 +158,16 @@ class SqlStore(ABC):
         async with self._database.writing() as session:
             await session.run("lock_schema")
             version = await self._usable_version(session)
+            if not version and (found := await session.row("foreign_table")) is not None:
+                raise JournalError(
+                    f"{self.where} could not be used: table {found[0]!r} already exists there, and is not Callstream's; "
+                    "a journal needs a file, a database or a schema of its own"
+                )
             for step in range(version + 1, SCHEMA_VERSION + 1):
                 await session.upgrade(step)
             if version < SCHEMA_VERSION:
                 await session.run("clear_version")
-                await session.run("write_version", version=SCHEMA_VERSION, oldest_code=max(1, SCHEMA_VERSION - 1))
+                await session.run("write_version", version=SCHEMA_VERSION, oldest_code=OLDEST_CODE)
         return max(version, SCHEMA_VERSION)
 
     async def _version(self) -> int:
@@ -157,11 +187,14 @@ class SqlStore(ABC):
         return int(version)
 
     async def close(self) -> None:
+        await self._give_leases_back()
+        await self._database.close()
+
+    async def _give_leases_back(self) -> None:
         try:
             await self._database.write("release_leases", writer=self._writer.name)
         except CallstreamError:
             pass  # they run out by themselves
-        await self._database.close()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

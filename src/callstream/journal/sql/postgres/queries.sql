@@ -7,6 +7,13 @@ SELECT EXISTS (
     SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
     WHERE pg_namespace.nspname = '{name}' AND pg_class.relname = 'schema_version')
 
+-- What would be in the way.
+-- name: foreign_table
+SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace('{schema}') AND relname IN (
+    'schema_version', 'lease', 'run', 'live', 'source', 'tool_call', 'record', 'archive', 'forgotten', 'pack', 'noted_log',
+    'runs', 'calls', 'tool_arg_delta')
+ORDER BY relname LIMIT 1
+
 -- One process at a time makes it. IF NOT EXISTS would need the right to make schemas even where this one is there.
 -- name: lock_schema
 DO $create$
@@ -26,6 +33,12 @@ DELETE FROM {schema}.schema_version
 
 -- name: write_version
 INSERT INTO {schema}.schema_version (version, oldest_code) VALUES (:version, :oldest_code)
+
+-- name: noted_log
+SELECT name FROM {schema}.noted_log
+
+-- name: note_log
+INSERT INTO {schema}.noted_log (name) VALUES (:name)
 
 -- == leases ==
 
@@ -53,6 +66,9 @@ DELETE FROM {schema}.lease WHERE holder = :writer
 
 -- name: writers
 SELECT holder FROM {schema}.lease WHERE name LIKE 'writer:%'
+
+-- name: live_writers
+SELECT holder FROM {schema}.lease WHERE name LIKE 'writer:%' AND expires_at >= clock_timestamp()
 
 -- name: drop_dead_leases
 DELETE FROM {schema}.lease

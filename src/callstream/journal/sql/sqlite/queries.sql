@@ -5,6 +5,10 @@
 -- name: has_schema
 SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'
 
+-- Any: a file is one program's.
+-- name: foreign_table
+SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name LIMIT 1
+
 -- The transaction has the lock.
 -- name: lock_schema
 SELECT 1
@@ -17,6 +21,12 @@ DELETE FROM schema_version
 
 -- name: write_version
 INSERT INTO schema_version (version, oldest_code) VALUES (:version, :oldest_code)
+
+-- name: noted_log
+SELECT name FROM noted_log
+
+-- name: note_log
+INSERT INTO noted_log (name) VALUES (:name)
 
 -- == leases ==
 
@@ -42,6 +52,9 @@ DELETE FROM lease WHERE holder = :writer
 
 -- name: writers
 SELECT holder FROM lease WHERE name LIKE 'writer:%'
+
+-- name: live_writers
+SELECT holder FROM lease WHERE name LIKE 'writer:%' AND expires_at >= {now}
 
 -- name: drop_dead_leases
 DELETE FROM lease
