@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
+import threading
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from callstream import Callstream, UsageError, tool
 from callstream.events import ArgsAppended, CallCompleted, CallStarted
 from callstream.guards import Guard, GuardedCall, Rule, Rules, Verdict, ask, deny, texts_in
+from tests.clock import jumping
 
 SECRET = "sk-live-4f9a"
 NO_SECRETS = Rules([Rule(name="secrets", pattern="sk-live-[0-9a-f]{4}", message="Do not send keys.")])
@@ -123,6 +127,21 @@ def test_what_is_no_guard_is_refused() -> None:
         Callstream("memory:", guards=["rules.yaml"])  # type: ignore[list-item]
 
 
+class _Twice:
+    def __call__(self, call: GuardedCall, context: Any) -> None: ...
+
+
+@pytest.mark.parametrize("guard", [lambda call, context: None, lambda: None, _Twice()], ids=["two", "none", "object"])
+def test_a_guard_that_cannot_take_a_call_is_refused_when_it_is_made(guard: Any) -> None:
+    with pytest.raises(UsageError, match=r"expected a guard that takes one argument, a GuardedCall, got .* with \("):
+        Callstream("memory:", guards=[guard])
+
+
+def test_guards_may_take_more_where_that_has_a_default() -> None:
+    Callstream("memory:", guards=[lambda call, strict=True: None, _taken := max])
+    assert _taken is max  # a function in C that does not tell what it takes
+
+
 # -- hidden text --
 
 
@@ -226,6 +245,91 @@ async def test_a_guard_that_fails_refuses(guard: Any, caplog: pytest.LogCaptureF
     reason, _ = await judged(guard, "send", ["{}"])
     assert reason == "the call could not be checked, so it did not run"
     assert "a guard failed" in caplog.text
+
+
+# -- guards that are slow --
+
+
+def in_pieces(args: Any) -> list[str]:
+    text = json.dumps(args)
+    return [text[start : start + 8] for start in range(0, len(text), 8)]
+
+
+async def test_a_plain_function_runs_in_a_thread_with_the_context_of_the_call() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    seen: set[tuple[bool, str]] = set()
+
+    def guard(call: GuardedCall) -> Verdict | None:
+        seen.add((threading.current_thread() is threading.main_thread(), variable.get()))
+        return deny("no") if call.is_complete else None
+
+    variable.set("kept")
+    assert (await judged(guard, "send", in_pieces({"body": "x" * 40})))[0] == "no"
+    assert seen == {(False, "kept")}
+
+
+async def test_a_guard_that_blocks_stops_nothing_but_its_own_call() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def guard(call: GuardedCall) -> None:
+        if call.name == "slow":
+            begun.set()
+            assert go.wait(20)
+
+    async with Callstream("memory:", guards=[guard]) as cs, cs.run("thread") as run:
+        await run.record([CallStarted("c1", "slow"), CallCompleted("c1", "{}")])
+        assert await asyncio.to_thread(begun.wait, 20)
+        await run.record([CallStarted("c2", "quick"), CallCompleted("c2", "{}")])
+        assert (await run.settled("c2")).reason is None
+        go.set()
+        assert (await run.settled("c1")).reason is None
+
+
+async def test_a_plain_function_that_gives_something_to_await_is_awaited() -> None:
+    async def later() -> Verdict:
+        return deny("later")
+
+    assert (await judged(lambda call: later(), "send", ["{}"]))[0] == "later"
+
+
+async def test_a_guard_that_never_answers_refuses_when_its_time_is_up(caplog: pytest.LogCaptureFixture) -> None:
+    go = threading.Event()
+
+    def stuck(call: GuardedCall) -> None:
+        go.wait(60)
+
+    async with Callstream("memory:", guards=[stuck]) as cs, cs.run("thread") as run:
+        cs.engine.guards.patience = 0.05
+        await run.record([CallStarted("c1", "send"), CallCompleted("c1", "{}")])
+        call = await run.settled("c1")
+        assert (call.reason, call.detail) == ("rejected", "the call could not be checked, so it did not run")
+    go.set()
+    assert "stuck" in caplog.text
+
+
+@jumping
+async def test_a_slow_guard_is_asked_about_the_newest_text_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[GuardedCall] = []
+
+    async def slow(call: GuardedCall) -> None:
+        asked.append(msgspec.structs.replace(call, args=dict(call.args)))
+        await asyncio.sleep(3)
+
+    args = {f"field {number}": "x" * 50 for number in range(30)}
+    async with Callstream("memory:", guards=[slow]) as cs, cs.run("thread") as run:
+        for call_id in ("c1", "c2"):
+            asked.clear()
+            await run.record([CallStarted(call_id, "send")])
+            for piece in in_pieces(args):
+                await run.record([ArgsAppended(call_id, piece)])
+                await asyncio.sleep(0.04)
+            await run.record([CallCompleted(call_id, json.dumps(args))])
+            assert (await run.settled(call_id)).reason is None
+            # That of the beginning, one each 3 s of 11 in which the text came, one about all of it, and that of the end.
+            assert len(asked) <= 1 + 4 + 1 + 1
+            assert [len(call.args) for call in asked] == sorted({len(call.args) for call in asked[:-1]}) + [30]
+    assert caplog.text.count("takes longer than 2 seconds") == 1
+    assert "test_a_slow_guard_is_asked_about_the_newest_text_and_named_once.<locals>.slow" in caplog.text
 
 
 SLOW = "(a|aa)+$"
