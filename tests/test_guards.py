@@ -108,12 +108,48 @@ def test_rules_are_loaded_from_a_file(suffix: str, tmp_path: Path) -> None:
         ("rules: [{name: x, unless: y}]", "expected 'unless' with a field"),
         ("rules: [{name: x, unless: y, field: a, pattern: b}]", "without a pattern"),
         ("[", "could not read the rules"),
+        ("rules: 2001-99-99", "could not read the rules in .*: month must be in 1..12"),
     ],
 )
 def test_what_is_wrong_with_rules_is_said(content: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(UsageError, match=complaint.replace("(", r"\(").replace("[", r"\[")):
+        Rules.load(file)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "complaint"),
+    [
+        ("yaml", b"rules:\n  - name: x\n   pattern: [y\n", "line 3, column 4: expected <block end>, but found "),
+        ("yaml", b"rules: [", "line 1, column 9: expected the node content, but found '<stream end>'"),
+        ("yaml", b"rules:\n\t- name: x", "line 2, column 1: found character '\\t' that cannot start any token"),
+        ("yaml", b"rules: *x", "line 1, column 8: found undefined alias 'x'"),
+        (
+            "yaml",
+            b"rules: !!python/name:os.system x",
+            "line 1, column 8: could not determine a constructor for the tag",
+        ),
+        ("yaml", b"rules:\n\n- \xff", "line 3, column 3: invalid start byte"),
+        ("yaml", b"rules:\n- \x01", "line 2, column 3: special characters are not allowed"),
+        ("json", b'{"rules": [\n  {]}', "line 2, column 4: Expecting property name enclosed in double quotes"),
+    ],
+)
+def test_where_a_file_of_rules_is_broken_is_said_in_one_line(
+    suffix: str, content: bytes, complaint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"rules.{suffix}"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as raised:
+        Rules.load(file)
+    assert str(raised.value).startswith(f"could not read the rules in {file}, {complaint}")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_json_file_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_bytes(b"\xff{}")
+    with pytest.raises(UsageError, match=r"could not read the rules in .*rules\.json: 'utf-8' codec"):
         Rules.load(file)
 
 

@@ -132,12 +132,12 @@ class Rules:
         """The rules in a YAML or JSON file. UsageError if they cannot be read."""
         try:
             content = FilePath(path).read_bytes()
-            decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.yaml.decode
-            return cls(decode(content, type=_File).rules)
-        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-            raise UsageError(f"could not read the rules in {path}: {error}") from error
-        except MissingExtra:
+            read = _read_json if str(path).endswith(".json") else _read_yaml
+            return cls(msgspec.convert(read(path, content), _File).rules)
+        except UsageError:
             raise
+        except (OSError, ValueError) as error:
+            raise UsageError(f"could not read the rules in {path}: {error}") from error
         except ImportError as error:
             raise MissingExtra(f"reading {path} needs PyYAML", "guards", error) from error
 
@@ -161,6 +161,30 @@ class Rules:
                 if rule.action == action:
                     return Verdict(rule.action, rule.message)
         return None
+
+
+def _read_json(path: str | FilePath, content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise _broken(path, error.lineno, error.colno, error.msg) from error
+
+
+def _read_yaml(path: str | FilePath, content: bytes) -> Any:
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        return yaml.safe_load(content)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise _broken(path, mark.line + 1, mark.column + 1, error.problem) from error
+    except yaml.reader.ReaderError as error:
+        lines = content.decode(errors="replace")[: error.position].split("\n")
+        raise _broken(path, len(lines), len(lines[-1]) + 1, error.reason) from error
+
+
+def _broken(path: str | FilePath, line: int, column: int, problem: str) -> UsageError:
+    return UsageError(f"could not read the rules in {path}, line {line}, column {column}: {problem}")
 
 
 class _Compiled:
