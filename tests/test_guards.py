@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
+import threading
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from callstream import Callstream, UsageError, tool
 from callstream.events import ArgsAppended, CallCompleted, CallStarted
 from callstream.guards import Guard, GuardedCall, Rule, Rules, Verdict, ask, deny, texts_in
+from tests.clock import jumping
 
 SECRET = "sk-live-4f9a"
 NO_SECRETS = Rules([Rule(name="secrets", pattern="sk-live-[0-9a-f]{4}", message="Do not send keys.")])
@@ -104,12 +108,48 @@ def test_rules_are_loaded_from_a_file(suffix: str, tmp_path: Path) -> None:
         ("rules: [{name: x, unless: y}]", "expected 'unless' with a field"),
         ("rules: [{name: x, unless: y, field: a, pattern: b}]", "without a pattern"),
         ("[", "could not read the rules"),
+        ("rules: 2001-99-99", "could not read the rules in .*: month must be in 1..12"),
     ],
 )
 def test_what_is_wrong_with_rules_is_said(content: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(UsageError, match=complaint.replace("(", r"\(").replace("[", r"\[")):
+        Rules.load(file)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "content", "complaint"),
+    [
+        ("yaml", b"rules:\n  - name: x\n   pattern: [y\n", "line 3, column 4: expected <block end>, but found "),
+        ("yaml", b"rules: [", "line 1, column 9: expected the node content, but found '<stream end>'"),
+        ("yaml", b"rules:\n\t- name: x", "line 2, column 1: found character '\\t' that cannot start any token"),
+        ("yaml", b"rules: *x", "line 1, column 8: found undefined alias 'x'"),
+        (
+            "yaml",
+            b"rules: !!python/name:os.system x",
+            "line 1, column 8: could not determine a constructor for the tag",
+        ),
+        ("yaml", b"rules:\n\n- \xff", "line 3, column 3: invalid start byte"),
+        ("yaml", b"rules:\n- \x01", "line 2, column 3: special characters are not allowed"),
+        ("json", b'{"rules": [\n  {]}', "line 2, column 4: Expecting property name enclosed in double quotes"),
+    ],
+)
+def test_where_a_file_of_rules_is_broken_is_said_in_one_line(
+    suffix: str, content: bytes, complaint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"rules.{suffix}"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as raised:
+        Rules.load(file)
+    assert str(raised.value).startswith(f"could not read the rules in {file}, {complaint}")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_json_file_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_bytes(b"\xff{}")
+    with pytest.raises(UsageError, match=r"could not read the rules in .*rules\.json: 'utf-8' codec"):
         Rules.load(file)
 
 
@@ -121,6 +161,21 @@ def test_a_file_that_is_not_there() -> None:
 def test_what_is_no_guard_is_refused() -> None:
     with pytest.raises(UsageError, match=r"expected guards, which are called with a call, got 'rules\.yaml'"):
         Callstream("memory:", guards=["rules.yaml"])  # type: ignore[list-item]
+
+
+class _Twice:
+    def __call__(self, call: GuardedCall, context: Any) -> None: ...
+
+
+@pytest.mark.parametrize("guard", [lambda call, context: None, lambda: None, _Twice()], ids=["two", "none", "object"])
+def test_a_guard_that_cannot_take_a_call_is_refused_when_it_is_made(guard: Any) -> None:
+    with pytest.raises(UsageError, match=r"expected a guard that takes one argument, a GuardedCall, got .* with \("):
+        Callstream("memory:", guards=[guard])
+
+
+def test_guards_may_take_more_where_that_has_a_default() -> None:
+    Callstream("memory:", guards=[lambda call, strict=True: None, _taken := max])
+    assert _taken is max  # a function in C that does not tell what it takes
 
 
 # -- hidden text --
@@ -226,6 +281,91 @@ async def test_a_guard_that_fails_refuses(guard: Any, caplog: pytest.LogCaptureF
     reason, _ = await judged(guard, "send", ["{}"])
     assert reason == "the call could not be checked, so it did not run"
     assert "a guard failed" in caplog.text
+
+
+# -- guards that are slow --
+
+
+def in_pieces(args: Any) -> list[str]:
+    text = json.dumps(args)
+    return [text[start : start + 8] for start in range(0, len(text), 8)]
+
+
+async def test_a_plain_function_runs_in_a_thread_with_the_context_of_the_call() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    seen: set[tuple[bool, str]] = set()
+
+    def guard(call: GuardedCall) -> Verdict | None:
+        seen.add((threading.current_thread() is threading.main_thread(), variable.get()))
+        return deny("no") if call.is_complete else None
+
+    variable.set("kept")
+    assert (await judged(guard, "send", in_pieces({"body": "x" * 40})))[0] == "no"
+    assert seen == {(False, "kept")}
+
+
+async def test_a_guard_that_blocks_stops_nothing_but_its_own_call() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def guard(call: GuardedCall) -> None:
+        if call.name == "slow":
+            begun.set()
+            assert go.wait(20)
+
+    async with Callstream("memory:", guards=[guard]) as cs, cs.run("thread") as run:
+        await run.record([CallStarted("c1", "slow"), CallCompleted("c1", "{}")])
+        assert await asyncio.to_thread(begun.wait, 20)
+        await run.record([CallStarted("c2", "quick"), CallCompleted("c2", "{}")])
+        assert (await run.settled("c2")).reason is None
+        go.set()
+        assert (await run.settled("c1")).reason is None
+
+
+async def test_a_plain_function_that_gives_something_to_await_is_awaited() -> None:
+    async def later() -> Verdict:
+        return deny("later")
+
+    assert (await judged(lambda call: later(), "send", ["{}"]))[0] == "later"
+
+
+async def test_a_guard_that_never_answers_refuses_when_its_time_is_up(caplog: pytest.LogCaptureFixture) -> None:
+    go = threading.Event()
+
+    def stuck(call: GuardedCall) -> None:
+        go.wait(60)
+
+    async with Callstream("memory:", guards=[stuck]) as cs, cs.run("thread") as run:
+        cs.engine.guards.patience = 0.05
+        await run.record([CallStarted("c1", "send"), CallCompleted("c1", "{}")])
+        call = await run.settled("c1")
+        assert (call.reason, call.detail) == ("rejected", "the call could not be checked, so it did not run")
+    go.set()
+    assert "stuck" in caplog.text
+
+
+@jumping
+async def test_a_slow_guard_is_asked_about_the_newest_text_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[GuardedCall] = []
+
+    async def slow(call: GuardedCall) -> None:
+        asked.append(msgspec.structs.replace(call, args=dict(call.args)))
+        await asyncio.sleep(3)
+
+    args = {f"field {number}": "x" * 50 for number in range(30)}
+    async with Callstream("memory:", guards=[slow]) as cs, cs.run("thread") as run:
+        for call_id in ("c1", "c2"):
+            asked.clear()
+            await run.record([CallStarted(call_id, "send")])
+            for piece in in_pieces(args):
+                await run.record([ArgsAppended(call_id, piece)])
+                await asyncio.sleep(0.04)
+            await run.record([CallCompleted(call_id, json.dumps(args))])
+            assert (await run.settled(call_id)).reason is None
+            # That of the beginning, one each 3 s of 11 in which the text came, one about all of it, and that of the end.
+            assert len(asked) <= 1 + 4 + 1 + 1
+            assert [len(call.args) for call in asked] == sorted({len(call.args) for call in asked[:-1]}) + [30]
+    assert caplog.text.count("takes longer than 2 seconds") == 1
+    assert "test_a_slow_guard_is_asked_about_the_newest_text_and_named_once.<locals>.slow" in caplog.text
 
 
 SLOW = "(a|aa)+$"

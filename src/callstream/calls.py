@@ -213,6 +213,11 @@ class ToolResult(msgspec.Struct, frozen=True):
     value: Any = None
 
 
+def fate(tool: str, *, ran_early: bool) -> str:
+    """What a call that is discarded means for its tool, for whoever is told."""
+    return f"the result of {tool} does not count" if ran_early else f"{tool} did not run"
+
+
 def refusal(call: Call) -> str:
     """Why a discarded call has no result, in a sentence for the model.
 
@@ -220,7 +225,7 @@ def refusal(call: Call) -> str:
     """
     detail = f" ({call.detail})" if call.detail else ""
     consequence = "its result does not count" if call.ran_early else "it did not run"
-    fate = f"the result of {call.name} does not count" if call.ran_early else f"{call.name} did not run"
+    what = fate(call.name, ran_early=call.ran_early)
     match call.reason:
         case "rejected":
             return call.detail or "the call was rejected"
@@ -230,11 +235,11 @@ def refusal(call: Call) -> str:
                 "arguments if they were long"
             )
         case "invalid":
-            return f"{fate}: {call.detail or 'its arguments do not fit'}"
+            return f"{what}: {call.detail or 'its arguments do not fit'}"
         case "malformed":
             return f"the arguments of {call.name} cannot be read{detail}, so {consequence}; call it again"
         case _:
-            return f"{fate}: the call was interrupted"
+            return f"{what}: the call was interrupted"
 
 
 _YES: Final = frozenset({"yes", "true", "accept", "accepted", "approve", "approved", "confirm", "confirmed"})

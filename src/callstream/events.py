@@ -183,9 +183,13 @@ class CallExecuting(Event, frozen=True):
 
 
 class CallRunningEarly(Event, frozen=True):
-    """The tool began before the model's response had ended: on what was whole, or on arguments that came to their end."""
+    """The tool began before the model's response had ended: on what was whole, or on arguments that came to their end.
+
+    ``replay``: as for CallExecuting.
+    """
 
     call_id: str
+    replay: ReplayRule = "unsafe"
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):

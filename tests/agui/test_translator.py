@@ -230,6 +230,17 @@ def test_a_discarded_call_gets_its_end_and_an_error_result_that_says_why(reason:
     assert "detail" not in json.loads(result(CallDiscarded("c", reason), view=View(errors=True)))
 
 
+@pytest.mark.parametrize("reason", ["truncated", "malformed", "invalid", "rejected", "aborted", "interrupted"])
+def test_a_tool_that_ran_early_is_not_said_never_to_have_run(reason: DiscardReason) -> None:
+    early = ArgsAppended("c", '{"a"'), CallRunningEarly("c"), CallDiscarded("c", reason)
+    said = json.loads(result(*early))
+    assert said["error"].endswith("; the result of the tool does not count")
+    assert said["reason"] == reason
+    whole = Conversation.of(records(CallStarted("c", "write", message_id="m"), *early)).snapshot()
+    [joined] = [message for message in as_json(whole)["messages"] if message["role"] == "tool"]
+    assert json.loads(joined["content"]) == said
+
+
 def test_a_released_call_does_not_look_pending() -> None:
     told = sent(CallStarted("c", "write", message_id="m"), CallCompleted("c"), CallReleased("c"), FINISHED)
     assert json.loads(told[-2]["content"])["status"] == "released"

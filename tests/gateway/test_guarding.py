@@ -84,6 +84,17 @@ async def test_a_refused_call_is_a_sentence_in_its_place(wire: str, stream: bool
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_the_sentence_stands_at_the_end_of_the_answer(wire: str, stream: bool) -> None:
+    """Also where the model has written on after the call: its text is passed on as it comes."""
+    script = [Text("I write."), BAD, Text(" That was all."), Finish()]
+    async with gate(wire, [script], guards=[RULES]) as gateway:
+        answer = await answer_of(gateway, stream=stream)
+        assert answer.text.startswith("I write. That was all.")
+        assert answer.text.endswith(REFUSED)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("script", [[GOOD, BAD], [BAD, GOOD], [BAD, OTHER, GOOD]], ids=["last", "first", "of three"])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_what_is_allowed_arrives_beside_it(wire: str, script: list[Any], stream: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import math
 import threading
 from typing import Any
 
@@ -60,7 +61,7 @@ async def test_hooks_in_order_by_registration_however_slow() -> None:
     hooks.on_args_delta(hook_named("slow", 3))
     hooks.on_args_delta(hook_named("quick", 0))
     hooks.on_args_delta(hook_named("medium", 1))
-    calls = CallHooks(a_call(), hooks)
+    calls = CallHooks(a_call(), hooks, HookSettings(merge_after=math.inf))
     write_call(calls)
     await calls.settled()
     assert order == [(name, piece) for piece in PIECES for name in ("slow", "quick", "medium")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -70,7 +71,7 @@ async def test_hung_hook_is_cut_off_and_isolated_by_policy() -> None:
     async def hangs(delta: ArgsDelta, signal: AbortSignal) -> None:
         await asyncio.Event().wait()
 
-    calls = CallHooks(a_call(), watch.hooks, HookSettings(timeout=1, on_error="isolate"))
+    calls = CallHooks(a_call(), watch.hooks, HookSettings(timeout=1, on_error="isolate", merge_after=math.inf))
     write_call(calls)
     assert (await calls.settled()).ready
     assert watch.kinds == ["delta"] * 4 + ["complete"]
@@ -87,7 +88,7 @@ async def test_hung_hook_is_cut_off_by_its_own_time_not_that_of_others() -> None
         await asyncio.sleep(0.9)
         ran.append(delta.seq)
 
-    calls = CallHooks(a_call(), hooks, HookSettings(timeout=1))
+    calls = CallHooks(a_call(), hooks, HookSettings(timeout=1, merge_after=math.inf))
     for piece in PIECES:
         calls.push(piece)
     await asyncio.sleep(10)

@@ -63,8 +63,69 @@ def test_bounded_queue_merges_by_deltas_and_by_characters() -> None:
     by_characters.put("ab", 6)
     by_characters.put("cd", 7)
     assert by_characters.pop() == ("ab", 6)
+    by_characters.put("ef", 8)
+    by_characters.put("g", 9)
+    assert by_characters.pop(merged=True) == ("cdefg", 9)
+    by_characters.put("h", 10)
+    assert by_characters.pop(merged=True) == ("h", 10)
     by_characters.clear()
     assert len(by_characters) == 0
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.04])
+@jumping
+async def test_a_slow_hook_is_called_once_for_all_that_came_meanwhile(pause: float) -> None:
+    """However many pieces came in which time: it is done soon after the last of them."""
+    watch = Watch()
+    content: list[tuple[str, Any, bool, bool, int]] = []
+
+    @watch.hooks.on_field("content")
+    async def slow(field: FieldDelta, signal: AbortSignal) -> None:
+        await asyncio.sleep(1)
+        content.append((field.text, field.value, field.first, field.complete, field.seq))
+
+    loop = asyncio.get_running_loop()
+    calls = CallHooks(a_call(), watch.hooks)
+    args = json.dumps({"title": "Tea", "content": "word " * 40, "end": 1})
+    pieces = [args[start : start + 5] for start in range(0, len(args), 5)]
+    for piece in pieces:
+        calls.push(piece)
+        await asyncio.sleep(pause)
+    calls.complete(whole(args=args))
+    came_at = loop.time()
+    assert (await calls.settled()).ready
+    assert loop.time() - came_at <= 2
+    assert watch.text == args
+    assert len(content) == (2 if pause == 0 else 3)
+    assert "".join(text for text, *_ in content) == content[-1][1] == "word " * 40
+    assert [first for _, _, first, _, _ in content] == [True] + [False] * (len(content) - 1)
+    assert [complete for _, _, _, complete, _ in content] == [False] * (len(content) - 1) + [True]
+    assert [value for _, value, *_ in content] == [
+        "".join(text for text, *_ in content[: number + 1]) for number in range(len(content))
+    ]
+    assert content[-1][4] == len(pieces)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.009])
+@jumping
+async def test_a_hook_that_keeps_up_sees_each_delta_as_it_came(seconds: float) -> None:
+    """Also those that came at once, such as the frames of one chunk."""
+    watch = Watch()
+
+    @watch.hooks.on_args_delta
+    async def quick(delta: ArgsDelta, signal: AbortSignal) -> None:
+        await asyncio.sleep(seconds)
+
+    calls = CallHooks(a_call(), watch.hooks)
+    args = json.dumps({"content": "x" * 300})
+    pieces = [args[start : start + 5] for start in range(0, len(args), 5)]
+    for start in range(0, len(pieces), 10):
+        for piece in pieces[start : start + 10]:
+            calls.push(piece)
+        await asyncio.sleep(0.2)
+    calls.complete(whole(args=args))
+    assert (await calls.settled()).ready
+    assert [entry[2] for entry in watch.seen if entry[0] == "delta"] == pieces
 
 
 @jumping

@@ -20,6 +20,7 @@ from callstream.events import (
     CallProgressed,
     CallReleased,
     CallReturned,
+    CallRunningEarly,
     CallStarted,
     MessageEnded,
     MessageReceived,
@@ -149,6 +150,20 @@ def test_truncated_call_says_why(inspector: Inspector) -> None:
     )
     expect(card).to_contain_text("Cut")
     expect(card.locator(".is-live")).to_have_count(0)  # nobody writes it any more
+
+
+def test_a_tool_that_began_early_is_not_said_never_to_have_run(inspector: Inspector, stage: Stage, page: Page) -> None:
+    async def begin_early(cs: Callstream) -> None:
+        async with cs.run("early") as run:
+            await run.record([MessageReceived("user", "begin early"), CallStarted("e", "write_document")])
+            await run.record(
+                [ArgsAppended("e", '{"title": "A'), CallRunningEarly("e"), CallDiscarded("e", "interrupted")]
+            )
+
+    stage.call(begin_early)
+    page.get_by_role("link", name="begin early").click()
+    card = inspector.expect_state("write_document", "discarded")
+    expect(card.locator(".outcome")).to_contain_text("The tool had begun; its result does not count.")
 
 
 def test_failed_call_shows_its_error(inspector: Inspector) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from callstream import Callstream, open_journal
-from callstream.calls import CallState
+from callstream import Callstream, open_journal, tool
+from callstream.calls import Call, CallState
 from callstream.errors import CannotGoOn, Diverged, RunOver
 from callstream.events import (
     ArgsAppended,
@@ -17,10 +18,12 @@ from callstream.events import (
     CallCompleted,
     CallDiscarded,
     CallExecuting,
+    CallRunningEarly,
     CallStarted,
     InputKept,
     MessageReceived,
     MessageStarted,
+    ReplayRule,
     RequestKept,
     RunEnded,
     RunResumed,
@@ -29,7 +32,8 @@ from callstream.events import (
     TextAppended,
 )
 from callstream.runtime import Run
-from callstream.runtime.continuing import Coming, KeptBody, KeptTurn, Replay
+from callstream.runtime.continuing import INTERRUPTED, Coming, KeptBody, KeptTurn, Replay
+from callstream.tools import NOT_DONE
 from callstream.wire.requests import Digest
 
 pytestmark = pytest.mark.asyncio
@@ -142,6 +146,77 @@ async def test_a_run_whose_tool_began_in_a_cut_response_ends(url: str, taker: Ca
         await going_on(taker)
     assert (await taker.journal.runs(run_id="r"))[0].outcome == "failed"
     assert (await taker.journal.call("c")).state is CallState.FAILED  # type: ignore[union-attr]
+
+
+BEGAN = [CallStarted("c", "look"), ArgsAppended("c", '{"city": ')]
+
+
+@pytest.mark.parametrize(
+    "rest", [[], [ArgsAppended("c", "1}"), CallCompleted("c", '{"city": 1}')]], ids=["half", "whole"]
+)
+async def test_a_safe_tool_that_began_early_in_a_cut_response_is_discarded_and_the_run_goes_on(
+    url: str, taker: Callstream, rest: list[object]
+) -> None:
+    await begun(url, ["one", MessageStarted("m1"), *BEGAN, CallRunningEarly("c", "safe"), *rest])
+    run = await going_on(taker)
+    assert run.keeping is not None
+    assert (run.call("c").state, run.call("c").reason) == (CallState.DISCARDED, "interrupted")
+    assert isinstance(await run.keeping.ask(digest_of("one"), "a"), Coming)
+    await run.finish()
+
+
+async def test_a_safe_tool_that_runs_for_a_call_of_a_cut_response_has_failed(url: str, taker: Callstream) -> None:
+    await begun(url, ["one", MessageStarted("m1"), *call("c", CallExecuting("c", "safe"))])
+    run = await going_on(taker)
+    assert (run.call("c").state, run.call("c").error) == (CallState.FAILED, INTERRUPTED)
+    await run.finish()
+
+
+@pytest.mark.parametrize("rule", ["unsafe", "ask", "reconcile"])
+async def test_any_other_tool_that_began_early_in_a_cut_response_ends_the_run(
+    url: str, taker: Callstream, rule: ReplayRule
+) -> None:
+    await begun(url, ["one", MessageStarted("m1"), *call("c", CallRunningEarly("c", rule))])
+    with pytest.raises(CannotGoOn, match="look ran before the model's response was whole"):
+        await going_on(taker)
+
+
+def again() -> str:
+    return "seen"
+
+
+def found(call: Call) -> str:
+    return "found"
+
+
+def not_done(call: Call) -> object:
+    return NOT_DONE
+
+
+@pytest.mark.parametrize(
+    ("rule", "now", "result"),
+    [
+        ("safe", {"replay": "safe"}, "seen"),
+        ("unsafe", {"replay": "safe"}, None),  # what was in force when it began counts
+        ("safe", {}, None),
+        ("ask", {"replay": "ask"}, None),  # one that has begun early cannot await an answer
+        ("reconcile", {"reconcile": found}, "found"),
+        ("reconcile", {"reconcile": not_done}, "seen"),
+    ],
+)
+async def test_a_tool_that_began_early_in_a_whole_response_is_settled_by_its_rule(
+    url: str, taker: Callstream, rule: ReplayRule, now: dict[str, Any], result: str | None
+) -> None:
+    taker.add_tool(tool(name="look", start="early", **now)(again))
+    await begun(url, ["one", MessageStarted("m1"), *call("c", CallRunningEarly("c", rule)), "kept"])
+    run = await going_on(taker)
+    assert run.keeping is not None
+    assert isinstance(await run.keeping.ask(digest_of("one"), "a"), KeptTurn)
+    [told] = await run.run_tools()
+    assert (told.is_error, told.text) == ((True, INTERRUPTED) if result is None else (False, result))
+    assert run.call("c").state is (CallState.FAILED if result is None else CallState.COMPLETED)
+    assert await run.run_tools() == []
+    await run.finish()
 
 
 async def test_a_run_whose_call_awaits_an_answer_leaves_it_to_the_answer(url: str, taker: Callstream) -> None:

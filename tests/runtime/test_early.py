@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from callstream import CallRejected, CallState, Callstream, Reject, UsageError, open_journal, tool
-from callstream.testing import Text, ToolCall
+from callstream.testing import ScriptedProvider, Text, ToolCall
 from tests.gated import GatedProvider
 from tests.runtime import crashing
 from tests.runtime.streaming import WIRE, chunks, feed, until
@@ -225,3 +225,31 @@ async def test_a_process_that_is_killed_while_its_tool_reads(tmp_path: Path) -> 
     assert (call.state, call.reason, call.ran_early) == (CallState.DISCARDED, "interrupted", True)
     assert "moon" in (call.args_json or "")  # what the tool saw was in the journal
     assert (run.outcome, run.reason) == ("failed", "interrupted")
+
+
+@pytest.mark.slow
+@pytest.mark.subprocess
+async def test_a_safe_tool_that_is_killed_while_it_reads_begins_again_where_the_run_goes_on(tmp_path: Path) -> None:
+    text = "The sea follows the moon, for ever."
+    file = tmp_path / "calls.db"
+    arguments = ["-W", "ignore", "-m", "tests.runtime.crashing"]
+    script = [[ToolCall("write", {"content": text}, size=4)]]
+    async with GatedProvider(WIRE, script, held=5) as provider:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, provider.base_url, str(file), "continues"
+        )
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    async with ScriptedProvider(WIRE, script) as provider:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, provider.base_url, str(file), "again", stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert (out.decode(), process.returncode) == (f"written: {text}\n", 0)
+    async with Callstream(f"sqlite:///{file}") as cs:
+        [run] = await cs.journal.runs()
+        calls = await cs.journal.calls(run_id="run")
+    assert (run.outcome, run.attempt) == ("finished", 2)
+    assert sorted((call.state, call.reason, call.ran_early) for call in calls) == [
+        (CallState.COMPLETED, None, True),
+        (CallState.DISCARDED, "interrupted", True),
+    ]

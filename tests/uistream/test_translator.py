@@ -163,6 +163,18 @@ def test_results() -> None:
     assert kinds(CallReturned("of another turn", 1), CallProgressed("of another turn", 1)) == []
 
 
+def test_a_tool_that_ran_early_is_not_said_never_to_have_run() -> None:
+    half: list[RunEvent] = [
+        CallStarted("c", "write", message_id="m"),
+        ArgsAppended("c", '{"a":'),
+        CallRunningEarly("c"),
+    ]
+    ended = CallDiscarded("c", "aborted")
+    for events in ([*half, ended], [*half, ArgsAppended("c", "1}"), CallCompleted("c", '{"a":1}'), ended]):
+        told = chunks(MessageStarted("m"), *events)[-1]
+        assert told["errorText"] == "the run was stopped; the result of the tool does not count"
+
+
 def test_what_broke_off_is_never_available() -> None:
     begun = [MessageStarted("m"), CallStarted("c", "write", message_id="m"), ArgsAppended("c", '{"a":')]
     for end in (CallDiscarded("c", "truncated"), RunEnded("failed", "interrupted")):

@@ -116,7 +116,7 @@ class Execution:
             function = function_of(tool)
             if function is not None:
                 await run.convert(call.call_id, function, self._unshown(call, tool_args, tool_context))
-            if call.state is not CallState.EXECUTING:  # else it runs again
+            if call.state not in RUNNING:  # else it runs again
                 call = await run.execute(call.call_id, is_safe=self._may_run_again(tool))
         except CallRejected as refused:
             return {"error": str(refused)}

@@ -121,7 +121,7 @@ class Onlooker(Translator):
                 self._input.is_over = True
                 if sent_as(outcome) is not None and outcome.call_id not in self._run.calls:
                     # Only the client has it that sent it. Without metadata, for there it has none either.
-                    events.append(result_of(outcome, self.view))
+                    events.append(result_of(self._run.answers[outcome.call_id], outcome, self.view))
             case MessageReceived() as received:
                 message = self._input.message(received, record.seq)
                 if message is not None and message.id not in self._known:
@@ -395,7 +395,9 @@ class _Layout:
         if call.outcome is not None:
             is_sent = isinstance(call, AnswerView) and sent_as(call.outcome) is not None
             metadata = None if is_sent else Metadata(call.outcome_seq)  # the client that sent it has it without
-            placed.append((call.outcome_seq, call_seq, result_of(call.outcome, self._view, metadata, agent_of(call))))
+            placed.append(
+                (call.outcome_seq, call_seq, result_of(call, call.outcome, self._view, metadata, agent_of(call)))
+            )
 
     def _put_new(self, message: Message) -> None:
         """Unless it has nothing but calls that the client has brought: the run has taken them in, to answer them."""

@@ -55,7 +55,7 @@ from callstream.agui.events import (
     ToolCallStart,
 )
 from callstream.agui.messages import CANCELLED, Metadata, agent_of, subagent_run_id
-from callstream.calls import CallState
+from callstream.calls import CallState, fate
 from callstream.errors import UsageError
 from callstream.events import (
     PIECES,
@@ -99,12 +99,12 @@ from callstream.view import (
 
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
-    "truncated": "the call was cut off before its arguments were complete; the tool did not run",
-    "malformed": "the arguments of the call are not valid; the tool did not run",
-    "invalid": "the arguments of the call do not fit the tool; the tool did not run",
-    "rejected": "the call was rejected; the tool did not run",
-    "aborted": "the run was stopped; the tool did not run",
-    "interrupted": "the call was interrupted; the tool did not run",
+    "truncated": "the call was cut off before its arguments were complete",
+    "malformed": "the arguments of the call are not valid",
+    "invalid": "the arguments of the call do not fit the tool",
+    "rejected": "the call was rejected",
+    "aborted": "the run was stopped",
+    "interrupted": "the call was interrupted",
 }
 
 
@@ -140,13 +140,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_of(
-    outcome: Outcome, view: View, metadata: Metadata | None = None, agent: str | None = None
+    call: CallView | AnswerView,
+    outcome: Outcome,
+    view: View,
+    metadata: Metadata | None = None,
+    agent: str | None = None,
 ) -> ToolCallResult:
     """What ended a call, as its result: under the id of the message that brought it, where a client sent one."""
     return ToolCallResult(
         message_id=sent_as(outcome) or f"result-{outcome.call_id}",
         tool_call_id=outcome.call_id,
-        content=result_text(outcome, view),
+        content=result_text(call, outcome, view),
         metadata=metadata,
         subagent_run_id=agent,
     )
@@ -163,7 +167,7 @@ def progress_of(call: CallView | AnswerView, data: Any) -> dict[str, Any]:
     return {"toolCallId": call.call_id, **named, "progress": data}
 
 
-def result_text(outcome: Outcome, view: View) -> str:
+def result_text(call: CallView | AnswerView, outcome: Outcome, view: View) -> str:
     """What a result says: the text that a tool returned, anything else as JSON, an error as ``{"error": …}``."""
     said: Any
     match outcome:
@@ -174,7 +178,8 @@ def result_text(outcome: Outcome, view: View) -> str:
         case CallFailed(error=error):
             said = {"error": error if view.errors or error == CANCELLED else "the tool failed"}
         case CallDiscarded(reason=reason, detail=detail):
-            said = {"error": _DISCARDED[reason], "reason": reason}
+            error = f"{_DISCARDED[reason]}; {fate('the tool', ran_early=call.ran_early)}"
+            said = {"error": error, "reason": reason}
             if detail and (view.errors or reason in ("rejected", "invalid")):
                 said["detail"] = detail
         case CallReleased():
@@ -366,11 +371,11 @@ class Translator:
         call, outcome = change.call, change.outcome
         if isinstance(call, AnswerView) and sent_as(outcome) is not None:
             return []  # the client brought this answer, so it has it
-        ended = self._agent_ended(call.call_id, outcome, metadata)
+        ended = self._agent_ended(call, outcome, metadata)
         closed = self._release([call.call_id])
         if change.cut_off:
             closed = [ToolCallEnd(tool_call_id=call.call_id, metadata=metadata)]
-        return [*ended, *closed, result_of(outcome, self.view, metadata)]
+        return [*ended, *closed, result_of(call, outcome, self.view, metadata)]
 
     def _agent_started(self, call_id: str, part: Part, metadata: Metadata) -> AguiEvent:
         self._at_work[call_id] = True
@@ -384,14 +389,14 @@ class Translator:
             metadata=metadata,
         )
 
-    def _agent_ended(self, call_id: str, outcome: Outcome, metadata: Metadata) -> list[AguiEvent]:
-        if not self._at_work.get(call_id):
+    def _agent_ended(self, call: CallView | AnswerView, outcome: Outcome, metadata: Metadata) -> list[AguiEvent]:
+        if not self._at_work.get(call.call_id):
             return []
-        self._at_work[call_id] = False
-        named = subagent_run_id(call_id)
+        self._at_work[call.call_id] = False
+        named = subagent_run_id(call.call_id)
         if isinstance(outcome, CallReturned):
             return [SubagentFinished(subagent_run_id=named, metadata=metadata)]
-        return [SubagentError(subagent_run_id=named, message=result_text(outcome, self.view), metadata=metadata)]
+        return [SubagentError(subagent_run_id=named, message=result_text(call, outcome, self.view), metadata=metadata)]
 
     def _state_moved(self, change: StateMoved, metadata: Metadata) -> list[AguiEvent]:
         if change.patch is None:

@@ -6,6 +6,8 @@ guards from a file. What holds for all of them:
 - A field that is finished is judged at once, growing text each time it has grown by a quarter, and the whole call at its
   end; so nothing passes that a guard would refuse at the end, and most is refused long before it.
 - A call that a guard watches reaches the program whole, after its verdict, or not at all.
+- One question is under way at a time, about all that has come by then: a slow guard is asked seldom.
+- A plain function runs in a thread, as hooks do, so a slow one stops nothing but its own call.
 - A guard that fails refuses the call. So does a question that nobody can be asked, or that nobody answers in time, and a
   pattern that takes too long: some take hours over a few dozen characters, and the model chooses these.
 """
@@ -26,9 +28,11 @@ import msgspec
 
 from callstream.calls import Call
 from callstream.errors import MissingExtra, Reject, UsageError, WireError
+from callstream.hooks.dispatch import HookThread
 from callstream.jsontext.path import Path, parse_path
-from callstream.tools import AbortSignal, Hooks
+from callstream.tools import AbortSignal, Hook, Hooks
 from callstream.tools.delta import ArgsDelta
+from callstream.tools.tool import is_of_kind
 
 logger = logging.getLogger("callstream.guards")
 
@@ -40,6 +44,8 @@ _DEPTH: Final = 4
 """How deep JSON inside of strings is looked into."""
 _LOOK_SECONDS: Final = 0.5
 """How long the patterns of all rules may take over a call, each time that it is looked at: nothing else runs meanwhile."""
+_SLOW_SECONDS: Final = 2.0
+"""The log names a guard that takes longer to answer: its calls wait for it."""
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 
 
@@ -84,8 +90,8 @@ class GuardedCall(msgspec.Struct, frozen=True):
 
 
 Guard: TypeAlias = Callable[[GuardedCall], Verdict | None | Awaitable[Verdict | None]]
-"""A plain function is called on the event loop: one that has to wait should be async. One with a method ``watches``, which
-gets the name of a tool, watches only the tools of which that is true."""
+"""A plain function runs in a thread, unless it has an attribute ``is_quick`` that is true; an async one runs on the event
+loop. One with a method ``watches``, which gets the name of a tool, watches only the tools of which that is true."""
 Approve: TypeAlias = Callable[[Call, Verdict], Awaitable[str | None]]
 """Asks a person about a whole call. Returns None if the tool may run, else why not."""
 
@@ -116,6 +122,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 class Rules:
     """A guard of rules. The first that denies decides; else the first that asks."""
 
+    is_quick = True  # it has a limit of its own, and a thread would cost more than most rules
+
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = [_Compiled(rule) for rule in rules]
 
@@ -124,12 +132,12 @@ class Rules:
         """The rules in a YAML or JSON file. UsageError if they cannot be read."""
         try:
             content = FilePath(path).read_bytes()
-            decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.yaml.decode
-            return cls(decode(content, type=_File).rules)
-        except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-            raise UsageError(f"could not read the rules in {path}: {error}") from error
-        except MissingExtra:
+            read = _read_json if str(path).endswith(".json") else _read_yaml
+            return cls(msgspec.convert(read(path, content), _File).rules)
+        except UsageError:
             raise
+        except (OSError, ValueError) as error:
+            raise UsageError(f"could not read the rules in {path}: {error}") from error
         except ImportError as error:
             raise MissingExtra(f"reading {path} needs PyYAML", "guards", error) from error
 
@@ -153,6 +161,30 @@ class Rules:
                 if rule.action == action:
                     return Verdict(rule.action, rule.message)
         return None
+
+
+def _read_json(path: str | FilePath, content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise _broken(path, error.lineno, error.colno, error.msg) from error
+
+
+def _read_yaml(path: str | FilePath, content: bytes) -> Any:
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        return yaml.safe_load(content)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise _broken(path, mark.line + 1, mark.column + 1, error.problem) from error
+    except yaml.reader.ReaderError as error:
+        lines = content.decode(errors="replace")[: error.position].split("\n")
+        raise _broken(path, len(lines), len(lines[-1]) + 1, error.reason) from error
+
+
+def _broken(path: str | FilePath, line: int, column: int, problem: str) -> UsageError:
+    return UsageError(f"could not read the rules in {path}, line {line}, column {column}: {problem}")
 
 
 class _Compiled:
@@ -276,11 +308,8 @@ class Guards:
     """The guards of a Callstream. ``approve`` asks people; ``patience`` is how many seconds a verdict may take."""
 
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
-        self._guards: Sequence[Guard] = tuple(guards)
-        given: Sequence[Any] = self._guards
-        for guard in given:
-            if not callable(guard):
-                raise UsageError(f"expected guards, which are called with a call, got {guard!r}")
+        self._guards = tuple(map(_checked, guards))
+        self._slow: set[int] = set()
         self.approve: Approve | None = None
         self.patience = 290.0
 
@@ -301,16 +330,65 @@ class Guards:
         hooks.on_args_complete(watch.completed)
         return hooks
 
+    async def ask(self, guard: Hook, call: GuardedCall) -> Any:
+        """What the guard says. Raises what it raises, and TimeoutError if it takes too long."""
+        noticing = asyncio.get_running_loop().call_later(_SLOW_SECONDS, self._notice, guard, call)
+        try:
+            async with asyncio.timeout(self.patience):
+                verdict = guard.function(call) if guard.is_async else await _asked_in_thread(guard, call)
+                return await verdict if inspect.isawaitable(verdict) else verdict
+        finally:
+            noticing.cancel()
 
-def _watches(guard: Guard, tool_name: str) -> bool:
-    watches = getattr(guard, "watches", None)
+    def _notice(self, guard: Hook, call: GuardedCall) -> None:
+        if id(guard) not in self._slow:
+            self._slow.add(id(guard))
+            logger.warning(
+                "guard %s takes longer than %g seconds to answer, and calls wait for it: now call %s of tool %s "
+                "(this is logged once)",
+                guard.name,
+                _SLOW_SECONDS,
+                call.call_id,
+                call.name,
+            )
+
+
+def _checked(guard: Any) -> Hook:
+    """The guard, if it can be called with a call."""
+    if not callable(guard):
+        raise UsageError(f"expected guards, which are called with a call, got {guard!r}")
+    try:
+        signature = inspect.signature(guard)
+    except ValueError:  # A function written in C may have none.
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(None)
+        except TypeError as error:
+            raise UsageError(
+                f"expected a guard that takes one argument, a GuardedCall, got {guard!r} with {signature}"
+            ) from error
+    is_on_loop = is_of_kind(inspect.iscoroutinefunction, guard) or getattr(guard, "is_quick", False) is True
+    return Hook(guard, is_on_loop)
+
+
+def _asked_in_thread(guard: Hook, call: GuardedCall) -> asyncio.Future[Any]:
+    """In one of its own, which ends with the answer: a guard that never answers keeps nobody else from asking."""
+    thread = HookThread(f"callstream guard {guard.name} of call {call.call_id}")
+    answer = thread.submit(guard.function, call)
+    thread.close()
+    return answer
+
+
+def _watches(guard: Hook, tool_name: str) -> bool:
+    watches = getattr(guard.function, "watches", None)
     return tool_name != APPROVAL and (watches is None or bool(watches(tool_name)))
 
 
 class _Watch:
     """The guards over one call."""
 
-    def __init__(self, guards: Guards, watching: Sequence[Guard]) -> None:
+    def __init__(self, guards: Guards, watching: Sequence[Hook]) -> None:
         self._guards = guards
         self._watching = watching
         self._changed: set[str | int] = set()
@@ -369,15 +447,14 @@ class _Watch:
                 self._logged.add(verdict.reason)
                 logger.warning("call %s of tool %s: %s", call.call_id, call.name, verdict.reason)
 
-    async def _verdict(self, guard: Guard, call: GuardedCall) -> Verdict | None:
+    async def _verdict(self, guard: Hook, call: GuardedCall) -> Verdict | None:
         try:
-            async with asyncio.timeout(self._guards.patience):
-                verdict: Any = guard(call)
-                if inspect.isawaitable(verdict):
-                    verdict = await verdict
+            verdict = await self._guards.ask(guard, call)
             if verdict is not None and not isinstance(verdict, Verdict):
                 raise TypeError(f"expected a Verdict or None, got {verdict!r:.100}")
         except Exception as error:
-            logger.exception("a guard failed, so call %s of tool %s is refused", call.call_id, call.name)
+            logger.exception(
+                "a guard failed, so call %s of tool %s is refused: %s", call.call_id, call.name, guard.name
+            )
             raise Reject("the call could not be checked, so it did not run") from error
         return verdict

@@ -64,8 +64,9 @@ class DeltaQueue:
     """Text that waits for its hooks. Nothing is ever dropped or reordered, and putting never waits.
 
     It is full when it holds ``max_deltas`` deltas or ``max_chars`` characters. Then all that waits becomes one delta:
-    so the number of deltas has a bound, and their memory is that of the text itself. A hook that keeps up sees each
-    delta as it came; one that falls behind sees fewer and longer ones, and so catches up.
+    so the number of deltas has a bound, and their memory is that of the text itself. The same is done for hooks that
+    are behind, whenever they take something. A hook that keeps up sees each delta as it came; one that falls behind
+    sees fewer and longer ones, and so catches up.
     """
 
     def __init__(self, max_deltas: int, max_chars: int) -> None:
@@ -83,7 +84,10 @@ class DeltaQueue:
         if len(self._waiting) > self._max_deltas or (self._chars > self._max_chars and len(self._waiting) > 1):
             self._merge()
 
-    def pop(self) -> tuple[str, int]:
+    def pop(self, *, merged: bool = False) -> tuple[str, int]:
+        """The oldest delta, or with ``merged`` all that waits as one."""
+        if merged:
+            self._merge()
         pieces, seq = self._waiting.popleft()
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         self._chars -= len(text)

@@ -10,7 +10,9 @@ Laws:
 
 - One hook of a call runs at a time. For each delta its raw hooks run in the order of registration, then its field hooks
   in the order of the text; after the last delta the complete hooks. Calls do not wait for each other.
-- ``push``, ``complete`` and ``abort`` never wait. What cannot be delivered yet waits in a ``DeltaQueue``.
+- ``push``, ``complete`` and ``abort`` never wait. What cannot be delivered yet waits in a ``DeltaQueue``. Hooks that
+  have been at work for ``merge_after`` seconds without catching up get all that waits as one delta, so they are never
+  further behind than that and what one delta takes them.
 - After an abort or a failure no delta, field or complete hook begins. The signal is set first. A hook that is running
   then has ``abort_notice`` seconds to end by itself, is cancelled, and is abandoned after ``grace`` more seconds.
 - The abort hooks run once, whenever the call is given up before ``claim``: its arguments will not arrive, a hook
@@ -69,6 +71,8 @@ class HookSettings(msgspec.Struct, frozen=True):
     on_error: ErrorPolicy = "fail_call"
     queue_deltas: int = 64
     queue_chars: int = 65_536
+    merge_after: float = 0.1
+    """How long the hooks may be behind before they get all text that waits as one delta."""
 
     def for_tool(self, tool: Tool[Any]) -> HookSettings:
         """These settings with what the tool says itself."""
@@ -301,6 +305,8 @@ class CallHooks:
     # -- what the task does: each step returns the outcome that ends the call, or None ---------------------------------
 
     async def _main(self) -> None:
+        loop = asyncio.get_running_loop()
+        behind_from = loop.time() + self._settings.merge_after  # The task ends whenever nothing waits.
         try:
             while self._phase not in _SETTLED:
                 if self._phase is _Phase.ABORTING:
@@ -308,7 +314,7 @@ class CallHooks:
                     self._settle(_Phase.ENDED)
                     break
                 if self._reads and len(self._queue) > 0:
-                    verdict = await self._deliver(*self._queue.pop())
+                    verdict = await self._deliver(*self._queue.pop(merged=loop.time() > behind_from))
                 elif self._phase is _Phase.COMPLETING:
                     verdict = await self._finish()
                 else:

@@ -89,7 +89,7 @@ class EarlierCalls:
         is_safe: bool = False,
         as_result: Callable[[Any], Any] = lambda found: found,
     ) -> Call | None:
-        """The call with its outcome, or executing if its tool has to run again; None if it has to run as any other.
+        """The call with its outcome, or running if its tool has to run again; None if it has to run as any other.
 
         ``tool``: that of the call, as it is now. ``is_safe``: a host vouches for it. ``as_result`` makes a result of what
         ``reconcile`` finds.
@@ -105,7 +105,7 @@ class EarlierCalls:
         elif run.call(call_id).state is CallState.AWAITING and call_id in replay.asked:
             await self._ask(run.call(call_id), replay)
         call = run.call(call_id)
-        if call.state not in HAS_OUTCOME and call.state is not CallState.EXECUTING:
+        if call.state not in HAS_OUTCOME and call.state not in RUNNING:
             return None
         (replay.given if call.state in HAS_OUTCOME else replay.begun).add(call_id)
         return call
@@ -114,7 +114,7 @@ class EarlierCalls:
         self, call: Call, rule: ReplayRule, reconcile: Reconcile | None, as_result: Callable[[Any], Any]
     ) -> None:
         run, replay = self._run, self._run.replay
-        if rule == "safe" and call.state is CallState.EXECUTING:
+        if rule == "safe":
             return
         if rule == "ask" and call.state is CallState.EXECUTING and replay is not None:
             await self._ask(call, replay)
@@ -122,9 +122,9 @@ class EarlierCalls:
         if rule == "reconcile" and reconcile is not None:
             found = reconcile(call)
             found = await found if inspect.isawaitable(found) else found
-            if found is NOT_DONE and call.state is CallState.EXECUTING:
+            if found is NOT_DONE:
                 return
-            if found is not UNKNOWN and found is not NOT_DONE:
+            if found is not UNKNOWN:
                 await run.complete(call.call_id, as_result(found))
                 return
         logger.warning("run %s: tool %s was interrupted, and its outcome is unknown", run.run_id, call.name)

@@ -29,6 +29,7 @@ from callstream.events import (
     CallAwaiting,
     CallExecuting,
     CallProgressed,
+    CallRunningEarly,
     CallStarted,
     InputKept,
     Kept,
@@ -250,7 +251,7 @@ class Replay:
                     turn.call_ids.append(event.call_id)
                 case MessageStarted():
                     turn.message_ids.append(event.message_id)
-                case CallExecuting():
+                case CallExecuting() | CallRunningEarly():
                     self.rules[event.call_id] = event.replay
                 case CallAwaiting(call_id, Question(metadata=dict(said))) if ASKED_AS in said:
                     self.asked[call_id] = said[ASKED_AS]

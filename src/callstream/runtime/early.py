@@ -401,7 +401,7 @@ class EarlyRun:
             typed = await run.convert(self.call_id)
             call = await run.prepare(self.call_id)
             self.given = (call.args or {}) if typed is None else typed
-        await self._write([CallRunningEarly(self.call_id)])
+        await self._write([CallRunningEarly(self.call_id, self.tool.replay)])
         if run.call(self.call_id).state is not CallState.RUNNING_EARLY:
             raise run.rejection(self.call_id)
         run.begin_tool()

@@ -19,6 +19,7 @@ from callstream.calls import BEFORE_EXECUTING, HAS_OUTCOME, Call, CallState, Ref
 from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, UsageError
 from callstream.events import (
     CallDiscarded,
+    CallFailed,
     CallStarted,
     InputKept,
     RunEvent,
@@ -27,7 +28,7 @@ from callstream.events import (
 )
 from callstream.journal import Journal
 from callstream.runtime.claims import Claims, EarlierCalls, outcome_of
-from callstream.runtime.continuing import OnDivergence, Replay
+from callstream.runtime.continuing import INTERRUPTED, OnDivergence, Replay
 from callstream.runtime.core import RunCore
 from callstream.runtime.early import EarlyPolicy, EarlyRuns
 from callstream.runtime.engine import Engine, OnRejected, RunObserver
@@ -138,8 +139,13 @@ class Run(RunCore):
             raise CannotGoOn(run_id, obstacle)
         engine.add_run(run_id, run)
         open_calls = [call for call in run.calls if call.call_id in replay.void_calls and not call.is_final]
-        discarded = [CallDiscarded(call.call_id, "interrupted") for call in open_calls]
-        await run.record([RunResumed(replay.attempt + 1, replay.void), *discarded])
+        ended = [
+            CallFailed(call.call_id, INTERRUPTED)
+            if call.state is CallState.EXECUTING
+            else CallDiscarded(call.call_id, "interrupted")
+            for call in open_calls
+        ]
+        await run.record([RunResumed(replay.attempt + 1, replay.void), *ended])
         untouched = [call for call in open_calls if call.state in BEFORE_EXECUTING or call.is_being_written]
         run.given_up = tuple(run.call(call.call_id) for call in untouched)
         run.keep(replay=replay, on_divergence=on_divergence)

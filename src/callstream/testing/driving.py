@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +61,10 @@ async def stream_args(
     ledger = Ledger()
     call = ledger.apply(CallStarted(CALL_ID, tool.__name__, encoding=encoding))
     unmerged = msgspec.structs.replace(
-        (settings or HookSettings()).for_tool(tool), queue_deltas=len(pieces) + 1, queue_chars=len(text) + 1
+        (settings or HookSettings()).for_tool(tool),
+        queue_deltas=len(pieces) + 1,
+        queue_chars=len(text) + 1,
+        merge_after=math.inf,
     )
     hooks = CallHooks(call, tool.hooks, unmerged)
     check = tool.arguments.stream_check() if tool.check == "stream" and encoding == "json" else None

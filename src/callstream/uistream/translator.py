@@ -432,10 +432,10 @@ class ChunkTranslator:
             case CallReturned(result=result):
                 yield {"type": "tool-output-available", **about, "output": result}
             case CallReleased():
-                output = result_value(result_text(outcome, self.view))
+                output = result_value(result_text(call.view, outcome, self.view))
                 yield {"type": "tool-output-available", **about, "output": output}
             case CallDiscarded() if is_cut_off:
-                error = {"input": "".join(call.pieces), "errorText": error_text(outcome, self.view)}
+                error = {"input": "".join(call.pieces), "errorText": error_text(call.view, outcome, self.view)}
                 call.pieces.clear()
                 yield {"type": "tool-input-error", **about, "toolName": call.view.name, **error}
             case CallDiscarded(reason="rejected") if call.is_asked:
@@ -443,7 +443,7 @@ class ChunkTranslator:
             case CallDiscarded() | CallFailed() if call.is_denied:
                 yield {"type": "tool-output-denied", **about}
             case CallDiscarded() | CallFailed():
-                yield {"type": "tool-output-error", **about, "errorText": error_text(outcome, self.view)}
+                yield {"type": "tool-output-error", **about, "errorText": error_text(call.view, outcome, self.view)}
             case _:
                 assert_never(outcome)
 
@@ -527,8 +527,8 @@ _TABLE: Final[dict[type[Any], _Row]] = {
 # -- words of answers and failures -------------------------------------------------------------------------------------
 
 
-def error_text(outcome: CallDiscarded | CallFailed, view: View) -> str:
+def error_text(call: CallView, outcome: CallDiscarded | CallFailed, view: View) -> str:
     """Why a call has no result, as far as a client may know."""
-    shown = msgspec.json.decode(result_text(outcome, view))
+    shown = msgspec.json.decode(result_text(call, outcome, view))
     detail = shown.get("detail")
     return f"{shown['error']}: {detail}" if detail else str(shown["error"])

@@ -111,10 +111,13 @@ class _Course:
         "progress",
         "progress_first_seq",
         "progress_seq",
+        "ran_early",
     )
 
     def __init__(self, call_id: str, record: Record) -> None:
         self.call_id = call_id
+        self.ran_early = False
+        """Whether the tool began before the response had ended."""
         self.at = self.changed_at = record.at
         self.progress: Any = None
         self.progress_first_seq = self.progress_seq = 0
@@ -152,7 +155,6 @@ class CallView(_Course):
         "pieces_seq",
         "provider_id",
         "question",
-        "ran_early",
         "signature",
         "state",
         "within",
@@ -174,8 +176,6 @@ class CallView(_Course):
         """Whether the arguments came piece by piece."""
         self.has_all_args = False
         """Whether the provider ended the arguments."""
-        self.ran_early = False
-        """Whether the tool began before the response had ended."""
         self.question: Question | None = None
         """What the person or program that has to answer the call is asked."""
         self.is_paused = False

@@ -7,8 +7,8 @@ that was kept back leaves after all.
 
 A joint sees the frames from the first refused call on, and nothing of other answers.
 
-It can also end the first answer with a sentence in the place of the calls that were taken out: with the end that the
-provider wrote (``say``), or with one of its own if the answer was cut (``cut``).
+It can also end the first answer with a sentence instead of the calls that were taken out, wherever these stood: with the
+end that the provider wrote (``say``), or with one of its own if the answer was cut (``cut``).
 """
 
 from __future__ import annotations

@@ -55,6 +55,20 @@ async def read_while_it_is_written(cs: Callstream, desk: Desk) -> None:
     assert listed.ran_early
 
 
+async def test_what_becomes_of_it_if_its_process_dies_is_recorded_when_it_begins(cs: Callstream) -> None:
+    @tool(replay="safe")
+    async def note(content: Streamed[str]) -> str:
+        return content.text
+
+    cs.add_tool(note)
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, chunks(ToolCall("note", {"content": "one"}, call_id="c1")))
+        await run.run_tools()
+    events = [record.event async for record in cs.journal.read(run.run_id)]
+    assert CallRunningEarly("c1", "safe") in events
+
+
 async def test_pieces_are_in_the_journal_before_the_tool_sees_them(cs: Callstream) -> None:
     async def stored(run: Run) -> str:
         events = [record.event async for record in cs.journal.read(run.run_id)]

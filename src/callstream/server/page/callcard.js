@@ -35,7 +35,7 @@ const REASONS = {
   invalid: "Its arguments do not fit what the tool declares.",
   rejected: "A hook refused it.",
   aborted: "The run was stopped.",
-  interrupted: "Something broke before it could run.",
+  interrupted: "Something broke.",
 };
 
 /** @type {{ [name: string]: string }} what google-adk asks people with calls of its own; their arguments are its books */
@@ -232,7 +232,8 @@ export class CallCard {
       }
       case "discarded": {
         const reason = call.reason ?? "";
-        const explained = element("p", {}, element("strong", {}, reason), ` ${REASONS[reason] ?? ""} The tool never ran.`);
+        const fate = call.ranEarly ? "The tool had begun; its result does not count." : "The tool never ran.";
+        const explained = element("p", {}, element("strong", {}, reason), ` ${REASONS[reason] ?? ""} ${fate}`);
         const detail = call.detail === null ? null : element("p", { class: "detail", dir: "auto" }, call.detail);
         this.#outcome.append(element("h4", {}, "Discarded"), explained, detail ?? "");
         return;
