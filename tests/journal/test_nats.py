@@ -216,7 +216,7 @@ async def test_credentials_that_cannot_be_read_are_refused_though_the_server_ask
     from callstream.journal.nats import link
 
     named = {"log": f"nats://127.0.0.1:{nats_server.port}", "log_creds": str(tmp_path / "nofile")}
-    with pytest.raises(UsageError, match=r"expected log_creds= to name a file that can be read: .*nofile"):
+    with pytest.raises(JournalError, match=r"expected log_creds= to name a file that can be read: .*nofile"):
         await link.NatsLink(nats_address({**named, "log_durability": "relaxed"}), 1.0).open(lambda: None)
 
 

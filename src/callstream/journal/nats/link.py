@@ -312,7 +312,9 @@ class NatsLink:
             if self._address.credentials is not None:
                 Path(self._address.credentials).read_bytes()
         except OSError as error:
-            raise UsageError(f"expected log_creds= to name a file that can be read: {error}") from error
+            raise JournalError(
+                f"{self.where} could not be used: expected log_creds= to name a file that can be read: {error}"
+            ) from error
 
     async def _connect(self) -> None:
         client = Client()
