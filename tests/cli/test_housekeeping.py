@@ -47,7 +47,7 @@ def test_compact_folds_one_run(run: Run, journal_url: str) -> None:
 @pytest.mark.parametrize("arguments", [["compact", "run_1"], ["runs"], ["watch", "run_1"], ["migrate"], ["doctor"]])
 def test_a_journal_with_a_log_is_refused_without_it(run: Run, journal_url: str, arguments: list[str]) -> None:
     with closing(sqlite3.connect(journal_url.removeprefix("sqlite:///"))) as file, file:
-        file.execute("INSERT INTO noted_log (name) VALUES ('log_stream=s&log_streams=4')")
+        file.execute("UPDATE journal SET log = 'log_stream=s&log_streams=4'")
     done = run(*arguments, "--journal", journal_url)
     assert done.code in (1, 2)
     assert "add log= with the log's servers and log_stream=s&log_streams=4 to the journal's URL" in done.out + done.err

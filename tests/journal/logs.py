@@ -37,7 +37,7 @@ class EngineLog:
         self._engine = engine
         self._turn = -1
 
-    async def open(self, writer: str, heard: Heard) -> None:
+    async def open(self, writer: str, heard: Heard, journal_id: str) -> None:
         self._writer = writer
         self._heard = heard
         self._engine.logs.add(self)

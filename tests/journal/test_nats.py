@@ -193,7 +193,7 @@ async def test_of_a_port_that_does_not_speak_nats_it_is_said_that_nothing_came(
             with pytest.raises(
                 StoreAway, match="nobody has answered: a NATS server says at once what it is, and nothing"
             ):
-                await opening.open(lambda: None)
+                await opening.open("id", lambda: None)
         for writer in taken:
             writer.close()
     waits = [record.getMessage() for record in caplog.records if record.name == "callstream.journal"]
@@ -217,7 +217,7 @@ async def test_credentials_that_cannot_be_read_are_refused_though_the_server_ask
 
     named = {"log": f"nats://127.0.0.1:{nats_server.port}", "log_creds": str(tmp_path / "nofile")}
     with pytest.raises(JournalError, match=r"expected log_creds= to name a file that can be read: .*nofile"):
-        await link.NatsLink(nats_address({**named, "log_durability": "relaxed"}), 1.0).open(lambda: None)
+        await link.NatsLink(nats_address({**named, "log_durability": "relaxed"}), 1.0).open("id", lambda: None)
 
 
 @pytest.mark.nats
@@ -283,7 +283,7 @@ async def test_an_attempt_to_connect_ends_in_time_even_if_it_overhears_that_it_i
     monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.01)
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(StoreAway, match="nobody has answered"):
-            await link.NatsLink(nats_address({"log": "nats://a"}), 1.0).open(lambda: None)
+            await link.NatsLink(nats_address({"log": "nats://a"}), 1.0).open("id", lambda: None)
 
 
 @pytest.mark.nats
@@ -394,7 +394,9 @@ async def test_processes_may_be_spread_over_streams(url: str, nats_server: Node)
         await open_journal(f"{spread}&log_streams=2", housekeeping=None)
     where = address(url)
     admin = await asyncpg.connect(where.dsn)
-    await admin.execute(f'DELETE FROM "{where.schema}".noted_log')  # as if another journal named the same streams
+    await admin.execute(
+        f'UPDATE "{where.schema}".journal SET log = NULL'
+    )  # as if another journal named the same streams
     await admin.close()
     with pytest.raises(JournalError, match="spread over 3 streams: expected log_streams=3"):
         await open_journal(f"{spread}&log_streams=2", housekeeping=None)
@@ -446,10 +448,29 @@ async def test_a_journal_is_copied_from_a_log_and_back(place: Place, tmp_path: P
         moved = await journal.copy_to(copy)
         assert (moved.runs, moved.copied) == (3, 1)
         schema = f"back_{address(place.url).schema}"
-        async with opened(place.url.replace("schema=", "schema=back_", 1)) as other:
+        async with opened(
+            place.url.replace("schema=", "schema=back_", 1).replace("_stream=", "_stream=back_", 1)
+        ) as other:
             assert (await copy.copy_to(other)).digest == moved.digest
             assert len(await records(other, "s")) == 8
     await drop_schema(address(place.url).dsn, schema)
+
+
+@pytest.mark.postgres
+@pytest.mark.nats
+async def test_two_journals_have_not_one_log(url: str, nats_server: Node) -> None:
+    """The processes of one are all dead to the other, which erases what dead ones have left."""
+    mine = with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "both", relaxed=True)
+    other = mine.replace("schema=", "schema=other_", 1)
+    async with opened(mine) as journal:
+        await journal.append("r", BEGINNING)
+        await journal.append("r", [TextAppended("m", "b")])
+        with pytest.raises(JournalError, match="is another journal's log: name another one with log_stream="):
+            await open_journal(other, housekeeping=None)
+    async with opened(mine) as journal, opened(other.replace("_stream=both", "_stream=own")) as apart:
+        assert len(await records(journal, "r")) == 5
+        await apart.append("r", BEGINNING)
+    await drop_schema(address(url).dsn, address(other).schema)
 
 
 # -- followers ---------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ async def test_schema_1_is_brought_up_to_date_with_what_it_has(place: Place) -> 
         "DROP INDEX run_packed",
         *(f"ALTER TABLE run DROP COLUMN {column}" for column in ("pack", "pack_start", "pack_size")),
         "DROP TABLE pack",
-        "DROP TABLE noted_log",
+        "DROP TABLE journal",
         "UPDATE schema_version SET version = 1, oldest_code = 1",
     ):
         await query(place, statement)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -151,6 +152,7 @@ class MemoryTables:
         self.duties: dict[str, tuple[str, float]] = {}
         self.forgotten: set[str] = set()
         self.packs: dict[str, _KnownPack] = {}
+        self.journal_id = uuid.uuid4().hex
         self.noted_log: str | None = None
         self.writes = 0
         self.last_key = 0
@@ -280,6 +282,7 @@ class MemoryStore:
     is_local = True
 
     def __init__(self, tables: MemoryTables) -> None:
+        self.journal_id = tables.journal_id
         self._tables = tables
         self._lock = tables.lock
         self._writes = 0

@@ -39,6 +39,7 @@ class PairedStore:
     """See ``Store``. What is not about pieces is the index's alone."""
 
     is_local = False
+    journal_id: str
 
     def __init__(self, index: Store, log: Log) -> None:
         self._index = index
@@ -73,7 +74,8 @@ class PairedStore:
         writer.log = self._log
         await self._index.open(writer, followers)  # it refuses a log that is not its own, in which nothing is made then
         try:
-            await self._log.open(writer.name, self._heard)
+            self.journal_id = self._index.journal_id
+            await self._log.open(writer.name, self._heard, self.journal_id)
             await self._index.renew()  # that may have taken as long as a lease
             await self._index.note_log()
         except CallstreamError:

@@ -253,6 +253,8 @@ class Store(Protocol):
 
     where: str
     is_persistent: bool
+    journal_id: str
+    """Which journal it is, whatever its address. It is known when the store is open."""
     is_local: bool
     """Whether no server is asked: then ``commit`` keeps its thread until it is done, and the reader may be awaited in any
     event loop.

@@ -62,7 +62,8 @@ class Log(Protocol):
         """How much text an append may bring at most, in characters."""
         ...
 
-    async def open(self, writer: str, heard: Heard) -> None: ...
+    async def open(self, writer: str, heard: Heard, journal_id: str) -> None:
+        """Refuses a log that another journal has: each of the two would erase what the other's processes have written."""
 
     async def close(self) -> None: ...
 

@@ -55,6 +55,7 @@ _STREAM_TAKEN = 10058
 _TOO_FEW_NODES = (10005, 10074)
 _UNAVAILABLE = 503
 _STREAMS = "callstream.streams"
+_JOURNAL = "callstream.journal"
 
 Feed: TypeAlias = Callable[[int, int, bytes], None]
 """Called with a message's place, the place of the one before it on its subject, and what it holds."""
@@ -202,8 +203,9 @@ class NatsLink:
         self._handshakes = 0
         self._has_told = False
 
-    async def open(self, broke: Callable[[], object]) -> None:
+    async def open(self, journal_id: str, broke: Callable[[], object]) -> None:
         self._client = None
+        self._journal_id = journal_id
         self._broke = broke
         self._check_credentials()
         try:
@@ -399,6 +401,11 @@ class NatsLink:
                 f"{self.where} is spread over {streams or 'no known number of'} streams: expected log_streams={streams} in "
                 f"the journal's URL, got {self._address.streams}"
             )
+        if found.metadata.get(_JOURNAL, self._journal_id) != self._journal_id:
+            raise JournalError(
+                f"{self.where} is another journal's log: name another one with log_stream=, or delete the stream {name} if "
+                "that journal is gone"
+            )
         if self._address.is_strict and (found.num_replicas < _REPLICAS or found.storage != "file"):
             raise self._not_durable(
                 f"the stream is kept by {found.num_replicas} server{'s' * (found.num_replicas > 1)} in {found.storage}"
@@ -424,7 +431,7 @@ class NatsLink:
             "storage": "file",
             "num_replicas": replicas,
             "allow_direct": True,
-            "metadata": {_STREAMS: str(self._address.streams)},
+            "metadata": {_STREAMS: str(self._address.streams), _JOURNAL: self._journal_id},
             "republish": {"src": f"{name}.log.*", "dest": f"{name}.live.{{{{wildcard(1)}}}}"},
         }
 

@@ -205,11 +205,11 @@ class NatsLog:
         self._checked = 0
         self._batches = self._records = self._refused = 0
 
-    async def open(self, writer: str, heard: Heard) -> None:
+    async def open(self, writer: str, heard: Heard, journal_id: str) -> None:
         self._writer = _token(writer)
         self._heard = heard
         self._views, self._feeds, self._own = {}, {}, WriterView()
-        await self._link.open(broke=self._broke)
+        await self._link.open(journal_id, broke=self._broke)
 
     async def close(self) -> None:
         await self._link.close()

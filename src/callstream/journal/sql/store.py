@@ -100,6 +100,7 @@ class SqlStore(ABC):
     """See ``Store``."""
 
     is_persistent = True
+    journal_id: str
 
     def __init__(self, database: Database, reader: SqlReader, settings: JournalSettings) -> None:
         self.where = database.where
@@ -131,9 +132,9 @@ class SqlStore(ABC):
 
     async def _check_log(self) -> None:
         """With the lease, so that ``note_log``, which looks the other way round, never misses this process."""
-        noted = await self._database.ask("noted_log")
+        [(self.journal_id, noted)] = await self._database.ask("read_journal")
         try:
-            check_log(self._writer, self.where, noted[0][0] if noted else None)
+            check_log(self._writer, self.where, noted)
         except UsageError:
             await self._give_leases_back()
             raise
@@ -142,8 +143,8 @@ class SqlStore(ABC):
         writer = self._writer
         async with self._database.writing(durable=True) as session:
             await session.run("lock_schema")
-            noted = await session.row("noted_log")
-            check_log(writer, self.where, noted[0] if noted else None)
+            [(_, noted)] = await session.rows("read_journal")
+            check_log(writer, self.where, noted)
             if noted is not None or writer.log is None:
                 return
             await session.run("note_log", name=writer.log.name)

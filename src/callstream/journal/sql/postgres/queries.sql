@@ -10,7 +10,7 @@ SELECT EXISTS (
 -- What would be in the way.
 -- name: foreign_table
 SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace('{schema}') AND relname IN (
-    'schema_version', 'lease', 'run', 'live', 'source', 'tool_call', 'record', 'archive', 'forgotten', 'pack', 'noted_log',
+    'schema_version', 'lease', 'run', 'live', 'source', 'tool_call', 'record', 'archive', 'forgotten', 'pack', 'journal',
     'runs', 'calls', 'tool_arg_delta')
 ORDER BY relname LIMIT 1
 
@@ -34,11 +34,11 @@ DELETE FROM {schema}.schema_version
 -- name: write_version
 INSERT INTO {schema}.schema_version (version, oldest_code) VALUES (:version, :oldest_code)
 
--- name: noted_log
-SELECT name FROM {schema}.noted_log
+-- name: read_journal
+SELECT id, log FROM {schema}.journal
 
 -- name: note_log
-INSERT INTO {schema}.noted_log (name) VALUES (:name)
+UPDATE {schema}.journal SET log = :name
 
 -- == leases ==
 

@@ -1,6 +1,8 @@
--- Schema 3: which log lies beside this store, if one does. Then pieces of runs are there and not here, and nobody may take the
--- runs for whole without it.
+-- Schema 3: which journal this is, and which log lies beside it, if one does. Then pieces of runs are there and not here, and
+-- nobody may take the runs for whole without it.
 
-CREATE TABLE {schema}.noted_log (
-    name text COLLATE "C" NOT NULL  -- as options of the journal's URL; one row at most
+CREATE TABLE {schema}.journal (
+    id  text COLLATE "C" NOT NULL,  -- a log belongs to one journal
+    log text COLLATE "C"            -- as options of the journal's URL
 );
+INSERT INTO {schema}.journal (id) VALUES (gen_random_uuid()::text);

@@ -22,11 +22,11 @@ DELETE FROM schema_version
 -- name: write_version
 INSERT INTO schema_version (version, oldest_code) VALUES (:version, :oldest_code)
 
--- name: noted_log
-SELECT name FROM noted_log
+-- name: read_journal
+SELECT id, log FROM journal
 
 -- name: note_log
-INSERT INTO noted_log (name) VALUES (:name)
+UPDATE journal SET log = :name
 
 -- == leases ==
 
