@@ -452,7 +452,7 @@ class HostedPlugin(CallstreamPlugin):
             self._warned_of.add((name, "joined text"))
             if joins:
                 logger.info(
-                    "agent %s: clients get its text as it is written; google-adk gets it in whole passages", name
+                    "agent %s: text of its model is shown from the wire; google-adk gets it by the passage", name
                 )
             else:
                 why = " and ".join(dict.fromkeys(seeing)) or "join_text"
