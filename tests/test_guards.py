@@ -173,6 +173,15 @@ def test_a_guard_that_cannot_take_a_call_is_refused_when_it_is_made(guard: Any) 
         Callstream("memory:", guards=[guard])
 
 
+def _yields(call: GuardedCall) -> Any:
+    yield None
+
+
+def test_a_guard_that_is_a_generator_is_refused_when_it_is_made() -> None:
+    with pytest.raises(UsageError, match=r"guard .*_yields.* is a generator; a guard returns its verdict"):
+        Callstream("memory:", guards=[_yields])
+
+
 def test_guards_may_take_more_where_that_has_a_default() -> None:
     Callstream("memory:", guards=[lambda call, strict=True: None, _taken := max])
     assert _taken is max  # a function in C that does not tell what it takes

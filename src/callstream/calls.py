@@ -214,7 +214,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 def fate(tool: str, *, ran_early: bool) -> str:
-    """What a call that is discarded means for its tool, for whoever is told."""
+    """What a call that is discarded means for its tool, in words for clients and models."""
     return f"the result of {tool} does not count" if ran_early else f"{tool} did not run"
 
 

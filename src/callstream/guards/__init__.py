@@ -32,7 +32,7 @@ from callstream.hooks.dispatch import HookThread
 from callstream.jsontext.path import Path, parse_path
 from callstream.tools import AbortSignal, Hook, Hooks
 from callstream.tools.delta import ArgsDelta
-from callstream.tools.tool import is_of_kind
+from callstream.tools.tool import check_takes, is_generator, is_of_kind
 
 logger = logging.getLogger("callstream.guards")
 
@@ -354,26 +354,18 @@ class Guards:
 
 
 def _checked(guard: Any) -> Hook:
-    """The guard, if it can be called with a call."""
+    """The guard, if it can be called with a call and is not a generator."""
     if not callable(guard):
         raise UsageError(f"expected guards, which are called with a call, got {guard!r}")
-    try:
-        signature = inspect.signature(guard)
-    except ValueError:  # A function written in C may have none.
-        signature = None
-    if signature is not None:
-        try:
-            signature.bind(None)
-        except TypeError as error:
-            raise UsageError(
-                f"expected a guard that takes one argument, a GuardedCall, got {guard!r} with {signature}"
-            ) from error
+    if is_generator(guard):
+        raise UsageError(f"guard {guard!r} is a generator; a guard returns its verdict, so it must not yield")
+    check_takes(guard, 1, "a guard that takes one argument, a GuardedCall")
     is_on_loop = is_of_kind(inspect.iscoroutinefunction, guard) or getattr(guard, "is_quick", False) is True
     return Hook(guard, is_on_loop)
 
 
 def _asked_in_thread(guard: Hook, call: GuardedCall) -> asyncio.Future[Any]:
-    """In one of its own, which ends with the answer: a guard that never answers keeps nobody else from asking."""
+    """In one of its own, which ends with the answer: a guard that never answers does not hold up other questions."""
     thread = HookThread(f"callstream guard {guard.name} of call {call.call_id}")
     answer = thread.submit(guard.function, call)
     thread.close()

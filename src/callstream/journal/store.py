@@ -117,8 +117,8 @@ def archive_unnamed(where: str) -> JournalError:
 
 
 def check_log(writer: Writer, where: str, noted: str | None) -> None:
-    """Raises UsageError if this process has another log than the one that is noted, or none: to it, runs without the pieces
-    that lie there would be whole. It would compact them, and then these pieces are never read again.
+    """Raises UsageError if this process has another log than the one that is noted, or none: it would take runs for whole
+    that lack the pieces which lie there, and compact them, and then these pieces are never read again.
     """
     named = writer.log.name if writer.log is not None else None
     if noted is not None and named != noted:
@@ -275,8 +275,8 @@ class Store(Protocol):
     async def note_log(self) -> None:
         """Notes for good that the writer's log lies beside this store, before anything is put there.
 
-        From then on nobody opens the store without it. Whoever has done so before, and may still use it, is named in a
-        warning.
+        From then on the store is not opened without it. Processes that have done so before, and may still use the store,
+        are named in a warning.
         """
 
     async def migrate(self) -> int:

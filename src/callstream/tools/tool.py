@@ -305,6 +305,22 @@ def is_of_kind(kind: Callable[[Any], bool], function: Callable[..., Any]) -> boo
     return kind(function) or kind(type(function).__call__)
 
 
+def is_generator(function: Callable[..., Any]) -> bool:
+    return is_of_kind(inspect.isasyncgenfunction, function) or is_of_kind(inspect.isgeneratorfunction, function)
+
+
+def check_takes(function: Callable[..., Any], arguments: int, expected: str) -> None:
+    """Raises UsageError, with what was expected, if the function cannot be called with so many arguments."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # A function written in C may have none.
+        return
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as error:
+        raise UsageError(f"expected {expected}, got {function!r} with {signature}") from error
+
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 Function_co = TypeVar("Function_co", covariant=True)
 
@@ -637,19 +653,12 @@ def check_field(made: Tool[Any], path: str) -> None:
 
 def _checked(hook: Callable[..., Any], parameters: str, path: Path = ()) -> Hook:
     """The hook, if it can be called with two arguments and is not a generator."""
+    expected = f"a hook that takes {parameters}"
     if not callable(hook):
-        raise UsageError(f"expected a hook that takes {parameters}, got {hook!r}")
-    if is_of_kind(inspect.isasyncgenfunction, hook) or is_of_kind(inspect.isgeneratorfunction, hook):
+        raise UsageError(f"expected {expected}, got {hook!r}")
+    if is_generator(hook):
         raise UsageError(f"hook {hook!r} is a generator; a hook acts when it is called, so it must not yield")
-    try:
-        signature = inspect.signature(hook)
-    except ValueError:  # A function written in C may have none.
-        signature = None
-    if signature is not None:
-        try:
-            signature.bind(None, None)
-        except TypeError as error:
-            raise UsageError(f"expected a hook that takes {parameters}, got {hook!r} with {signature}") from error
+    check_takes(hook, 2, expected)
     return Hook(hook, is_of_kind(inspect.iscoroutinefunction, hook), path)
 
 

@@ -186,7 +186,7 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 class _NoLeader(StoreAway):
-    """Nobody listens to what was asked."""
+    """No server listens to what was asked."""
 
 
 class NatsLink:
@@ -557,7 +557,7 @@ class _Varz(msgspec.Struct):
 
 
 def _syncs_always(url: str) -> bool | None:
-    """None if nobody answers."""
+    """None if the server does not answer."""
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}/varz", timeout=2) as answer:
             found = msgspec.json.decode(answer.read(), type=_Varz)

@@ -1,5 +1,5 @@
 -- Schema 3: which journal this is, and which log lies beside it, if one does. Then pieces of runs are there and not here, and
--- nobody may take the runs for whole without it.
+-- without it no run may be taken for whole.
 
 CREATE TABLE {schema}.journal (
     id  text COLLATE "C" NOT NULL,  -- a log belongs to one journal
