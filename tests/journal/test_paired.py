@@ -236,7 +236,7 @@ async def test_what_was_away_is_named_once(place: Place, monkeypatch: pytest.Mon
     monkeypatch.setattr("callstream.journal.worker._LEAST_SECONDS", 0.05)
     if place.backend == "memory":
         return  # it has no thread, and nothing there waits
-    journal = place.journal(retry_seconds=0.1)
+    journal = place.journal(retry_seconds=1.0)
     await journal.append("r", [START])
     store: Any = journal._store  # type: ignore[attr-defined]
     commit = store.commit
@@ -248,11 +248,11 @@ async def test_what_was_away_is_named_once(place: Place, monkeypatch: pytest.Mon
         store.commit = failing
         with pytest.raises(JournalError) as raised:
             await journal.append("r", [TextAppended("m", "a")], after=1)
-        assert str(raised.value).startswith(f"{named} was away for 0.1 s (no ")
+        assert str(raised.value).startswith(f"{named} was away for 1 s (no ")
         assert str(raised.value).count(store.where) == (named == store.where)
     store.commit = away_with("the log is full")
     with pytest.raises(
-        JournalError, match=r"^the log is full \(for 0.1 s\); whether this append is written is not known"
+        JournalError, match=r"^the log is full \(for 1 s\); whether this append is written is not known"
     ):
         await journal.append("r", [TextAppended("m", "a")], after=1)
     store.commit = commit
