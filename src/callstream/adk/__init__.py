@@ -31,9 +31,9 @@ try:
     from callstream.adk.plugin import CallstreamPlugin
     from callstream.adk.requests import repair_thought_signatures
     from callstream.adk.services import shielded
-    from callstream.adk.settings import PredictStateMapping
     from callstream.adk.tapping import tapped
     from callstream.adk.tools import AGUIToolset, StreamingTool, mcp_progress
+    from callstream.agui.presentation import PredictStateMapping
 except ModuleNotFoundError as error:
     raise MissingExtra("callstream.adk needs google-adk 2.12 or newer and ag-ui-protocol", "adk", error) from error
 

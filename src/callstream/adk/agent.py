@@ -2,9 +2,6 @@
 
 ``run`` starts a run in the journal, lets google-adk work on it, and yields what a follower of the journal sees: there is
 one emitter, and what a client was shown is what another client, joining later, is shown.
-
-``Presentation`` is what the options add to the translator's events and hold back, most of it predicted state: an argument
-of a tool, shown before it is a key of the state.
 """
 
 from __future__ import annotations
@@ -14,10 +11,10 @@ import copy
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
 
 from ag_ui.core import BaseEvent, RunAgentInput, ToolMessage
@@ -38,23 +35,23 @@ from callstream.adk.calls import CREDENTIAL
 from callstream.adk.history import messages_in
 from callstream.adk.plugin import CallstreamPlugin, HostedPlugin
 from callstream.adk.services import KeptSession, ResumedSessions, shielded
-from callstream.adk.settings import AgentOptions, Predictions, complete
+from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.tapping import client_toolsets, structured_agents, tap_tree
 from callstream.adk.threads import IdleThreads, ThreadKey, Threads, public_state
-from callstream.agui import AguiEvent, Conversation, Translator, View, encode_sse, for_older_client
-from callstream.agui.events import (
-    Custom,
-    MessagesSnapshot,
-    ReasoningStart,
-    RunError,
-    TextMessageStart,
-    ToolCallArgs,
-    ToolCallEnd,
-    ToolCallResult,
-    ToolCallStart,
+from callstream.agui import (
+    AguiEvent,
+    Conversation,
+    OlderClient,
+    Presentation,
+    Presenter,
+    Translator,
+    View,
     encode,
+    encode_sse,
 )
-from callstream.agui.messages import AssistantMessage, Metadata, called_in, digest_of
+from callstream.agui.events import RunError
+from callstream.agui.messages import Metadata, called_in, digest_of
+from callstream.agui.presentation import Predictions
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, JournalError, RunOver, TooMany, UsageError
@@ -185,7 +182,7 @@ class ADKAgent:
         batches = self._batches(input)
         async with aclosing(batches):
             async for events, _ in batches:
-                for event in _for_client(input, events):
+                for event in events:
                     yield _EVENT.validate_json(encode(event))
 
     async def run_sse(self, given: RunAgentInput, *, once: bool = False) -> AsyncGenerator[bytes, None]:
@@ -199,12 +196,15 @@ class ADKAgent:
         async with aclosing(batches):
             async for events, seq in batches:
                 if events:
-                    yield encode_sse(_for_client(given, events), seq)
+                    yield encode_sse(events, seq)
 
     async def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
         """Iterating this owns the run: closing it stops the run."""
         driver, thread = self._driver(), self._thread_of(given)
-        translator, presentation = Translator(self.view), self.presentation(given)
+        translator = Translator(self.view)
+        presentation: Presenter = self.presentation(given)
+        if given.protocol_version is None:
+            presentation = OlderClient(presentation)
         try:
             run_id = await driver.begin(partial(self._start, given, self._closings), request=request, turn=thread)
         except TooMany as full:
@@ -502,102 +502,13 @@ class ADKAgent:
         self._runners.clear()
 
 
-def _for_client(given: RunAgentInput, events: list[AguiEvent]) -> list[AguiEvent]:
-    """A client that declares no version of the protocol is older than AG-UI 1.0."""
-    return events if given.protocol_version is not None else for_older_client(events)
-
-
-# -- what a client is sent of the translator's events --
-
-
-_LOOKED_AT: Final = frozenset(
-    {ToolCallArgs, ToolCallStart, MessagesSnapshot, ToolCallResult, ToolCallEnd, TextMessageStart, ReasoningStart}
-)
-
-
-class Presentation:
-    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it. ``known``:
-    those that are in its messages: where it answers one from elsewhere, the run takes that in before the agent says
-    anything, with those beside it, and for the client none of them begins.
-
-    The result of a tool whose changes the client's user has to confirm is held back: the client shows the changes
-    already, and a result says that they are made.
-    """
-
-    _announced: frozenset[str] = frozenset()
-
-    def __init__(
-        self,
-        predictions: Predictions,
-        *,
-        streams_arguments: bool,
-        answered: frozenset[str],
-        known: frozenset[str] = frozenset(),
-    ) -> None:
-        self._held_back = set(answered)
-        self._known = known
-        self._predictions = predictions
-        self._streams = streams_arguments
-        self._held: dict[str, list[str]] = {}
-
-    def show(self, events: Iterable[AguiEvent]) -> list[AguiEvent]:
-        made: list[AguiEvent] = []
-        for event in events:
-            if type(event) not in _LOOKED_AT:
-                pass
-            elif isinstance(event, TextMessageStart | ReasoningStart):
-                self._known = frozenset()
-            elif isinstance(event, ToolCallStart | ToolCallArgs | ToolCallEnd) and event.tool_call_id in self._known:
-                continue
-            elif isinstance(event, ToolCallArgs):
-                if not self._streams:
-                    self._held.setdefault(event.tool_call_id, []).append(event.delta)
-                    continue
-            elif isinstance(event, ToolCallStart):
-                made += self._announcement(event)
-            elif isinstance(event, MessagesSnapshot):
-                self._look_for_calls(event)
-            elif isinstance(event, ToolCallResult) and event.tool_call_id in self._held_back:
-                continue
-            elif isinstance(event, ToolCallEnd) and (held := self._held.pop(event.tool_call_id, None)):
-                whole = "".join(held)
-                made.append(
-                    ToolCallArgs(
-                        tool_call_id=event.tool_call_id,
-                        delta=whole,
-                        metadata=event.metadata,
-                        subagent_run_id=event.subagent_run_id,
-                    )
-                )
-            made.append(event)
-        return made
-
-    def _announcement(self, started: ToolCallStart) -> list[AguiEvent]:
-        """Tells the client which state a tool's arguments will become, once, before it sees the first call."""
-        name = started.tool_call_name
-        if self._predictions.asks_about(name):
-            self._held_back.add(started.tool_call_id)
-        payloads = self._predictions.payloads(name)
-        if not payloads or name in self._announced:
-            return []
-        self._announced |= {name}
-        return [Custom(name="PredictState", value=payloads, metadata=started.metadata)]
-
-    def _look_for_calls(self, snapshot: MessagesSnapshot) -> None:
-        """A client that joins learns of calls by a snapshot, and of their results later. What it has not is void."""
-        messages = [message for message in snapshot.messages if isinstance(message, AssistantMessage)]
-        calls = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
-        self._held = {call_id: held for call_id, held in self._held.items() if call_id in calls}
-        self._held_back |= {call_id for call_id, name in calls.items() if self._predictions.asks_about(name)}
-
-
 # -- what ADKAgent.run yields --
 
 _LAST_RECORD_SECONDS = 1.0
 """How long a record may take that was written before the journal failed."""
 
 
-EventBatches: TypeAlias = AsyncGenerator[tuple[list[AguiEvent], int | None], None]
+EventBatches: TypeAlias = AsyncGenerator[tuple[Sequence[AguiEvent], int | None], None]
 """The events of each record, with its number; None for those that are of no record."""
 
 

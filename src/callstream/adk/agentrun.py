@@ -37,7 +37,7 @@ from callstream.adk.history import history_events, import_session
 from callstream.adk.invocations import Invocation
 from callstream.adk.plugin import HostedPlugin
 from callstream.adk.services import keep_session
-from callstream.adk.settings import AgentOptions, Predictions
+from callstream.adk.settings import AgentOptions
 from callstream.adk.tapping import server_tools
 from callstream.adk.threads import (
     CONTEXT_KEY,
@@ -54,6 +54,7 @@ from callstream.adk.threads import (
 )
 from callstream.adk.tools import ClientInput, current_input
 from callstream.agui.messages import AGAIN, as_history, called_in, digest_of, since_spoken
+from callstream.agui.presentation import Predictions
 from callstream.calls import Call, CallState
 from callstream.events import MessageReceived, Question
 from callstream.journal import Journal, RunRow

@@ -1,12 +1,8 @@
-"""The options of ``ADKAgent``, and what one of them is about: state that clients show before it is there.
-
-``AgentOptions`` is the one list. A default other than None stands beside its type.
-"""
+"""The options of ``ADKAgent``: ``AgentOptions`` is the one list. A default other than None stands beside its type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypedDict, cast, get_origin, get_type_hints
 
 from ag_ui.core import RunAgentInput
@@ -16,39 +12,9 @@ from google.adk.auth.credential_service.base_credential_service import BaseCrede
 from google.adk.memory.base_memory_service import BaseMemoryService
 from google.adk.sessions.base_session_service import BaseSessionService
 
+from callstream.agui.presentation import PredictStateMapping
 from callstream.callstream import Callstream
 from callstream.errors import UsageError
-
-
-@dataclass
-class PredictStateMapping:
-    """While ``tool`` is being called, the client shows its ``tool_argument`` as ``state_key``.
-
-    ``emit_confirm_tool``: a run in which the tool has returned ends with a ``confirm_changes`` call, which asks the
-    client's user whether the changes may stay. The tool's own result is then not sent to the client.
-    """
-
-    state_key: str
-    tool: str
-    tool_argument: str
-    emit_confirm_tool: bool = True
-
-    def to_payload(self) -> dict[str, str]:
-        return {"state_key": self.state_key, "tool": self.tool, "tool_argument": self.tool_argument}
-
-
-class Predictions:
-    """The mappings of an agent, and what they add to a run."""
-
-    def __init__(self, mappings: PredictStateMapping | Iterable[PredictStateMapping] | None) -> None:
-        self._mappings = (mappings,) if isinstance(mappings, PredictStateMapping) else tuple(mappings or ())
-
-    def payloads(self, tool_name: str) -> list[dict[str, str]]:
-        """A tool's mappings as the client gets them; empty if nothing is predicted from its calls."""
-        return [mapping.to_payload() for mapping in self._mappings if mapping.tool == tool_name]
-
-    def asks_about(self, tool_name: str) -> bool:
-        return any(mapping.tool == tool_name and mapping.emit_confirm_tool for mapping in self._mappings)
 
 
 class AgentOptions(TypedDict, total=False):

@@ -19,7 +19,7 @@ import msgspec
 from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
 from pydantic import BaseModel
 
-from callstream.agui import Reader, View, for_older_client
+from callstream.agui import Presenter, Reader, View
 from callstream.agui.messages import CANCELLED, as_history, called_in, digest_of, result_value, since_spoken
 from callstream.calls import CallState
 from callstream.callstream import Callstream
@@ -35,12 +35,6 @@ from callstream.runtime.run import check_journal
 logger = logging.getLogger("callstream.server")
 
 _NUMBERED: Final = re.compile(r".+~\d+", re.DOTALL)
-
-
-class Presenter(Protocol):
-    """What becomes of the translator's events on one stream."""
-
-    def show(self, events: Sequence[Any]) -> Sequence[Any]: ...
 
 
 @runtime_checkable
@@ -136,16 +130,6 @@ def _accepts_input(function: Any) -> bool:
     except ValueError:
         return True  # it does not say
     return True
-
-
-class OlderClient:
-    """A stream for a client of AG-UI before 1.0."""
-
-    def __init__(self, presentation: Presenter | None) -> None:
-        self._presentation = presentation
-
-    def show(self, events: Sequence[Any]) -> Sequence[Any]:
-        return for_older_client(events if self._presentation is None else self._presentation.show(events))
 
 
 class FunctionHost:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, compile_path
 
-from callstream.agui import AguiEvent, Position, View
+from callstream.agui import AguiEvent, OlderClient, Position, Presenter, View
 from callstream.agui.events import PROTOCOL_VERSION
 from callstream.agui.messages import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
@@ -25,7 +25,7 @@ from callstream.guards import APPROVAL
 from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, RunRequest, Seat, Seats, TextLimits
 from callstream.runtime.questions import may_have_questions
-from callstream.server.agent import AnswersHost, AppHost, Host, OlderClient, Presenter, answered_in
+from callstream.server.agent import AnswersHost, AppHost, Host, answered_in
 from callstream.server.health import JournalHealth
 from callstream.server.requests import (
     Access,
