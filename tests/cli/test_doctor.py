@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_made_is_a_problem(run: Run, agents: Path, monkey
 def test_what_is_not_of_google_adk_has_no_models_to_tell_of(run: Run, agents: Path) -> None:
     code, found = examined(run, f"{agents}:number")
     assert code == 1
-    assert "is a int, not a google-adk app or agent" in found["problems"][0]  # type: ignore[index]
+    assert "is of type int, not a google-adk app or agent" in found["problems"][0]  # type: ignore[index]
 
 
 def test_it_tells_how_the_journal_is(run: Run, journal_url: str) -> None:

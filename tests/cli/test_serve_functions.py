@@ -92,7 +92,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text("app = 7\nagent = lambda input: None\n")
     done = ran("serve", "wrong:app", cwd=tmp_path)
     assert done.code == 2
-    assert "wrong:app is a int; expected a google-adk App or agent" in done.err
+    assert "wrong:app is of type int; expected a google-adk App or agent" in done.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = ran("serve", "wrong:agent", "--port", str(port), cwd=tmp_path)

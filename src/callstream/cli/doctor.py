@@ -86,7 +86,7 @@ def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, 
         problems.append(str(error))
         return []
     if not is_adk(target.found):
-        problems.append(f"{target.text} is a {type(target.found).__name__}, not a google-adk app or agent")
+        problems.append(f"{target.text} is of type {type(target.found).__name__}, not a google-adk app or agent")
         return []
     found = model_paths(target.found)
     problems += [f"the model of agent {each.agent} cannot be created: {each.detail}" for each in found if each.detail]

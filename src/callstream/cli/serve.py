@@ -396,7 +396,7 @@ def _agent(target: Target, callstream: Callstream | None, **options: Any) -> Any
         return target.found
     hint = "" if _adk() is not None else " (google-adk is not installed: pip install 'callstream[adk]')"
     raise misused(
-        f"{target.text} is a {type(target.found).__name__}; expected a google-adk App or agent, an ADKAgent, or an "
+        f"{target.text} is of type {type(target.found).__name__}; expected a google-adk App or agent, an ADKAgent, or an "
         f"object with run(input){hint}"
     )
 
