@@ -91,6 +91,23 @@ async def test_merging_can_be_asked_for() -> None:
     assert [data["done"] for data in heard][-2:] == [4, 9]
 
 
+async def test_what_is_being_recorded_when_the_tool_ends_is_heard_where_merging_was_asked_for() -> None:
+    heard: list[Any] = []
+
+    @tool
+    async def brief(progress: Progress) -> None:
+        progress("only")
+        await asyncio.sleep(0)  # it is being recorded
+        await asyncio.sleep(0)
+
+    settings = Settings(merge_progress=True)
+    async with Callstream(tools=[brief], on_tool_progress=lambda *args: heard.append(args[2]), settings=settings) as cs:
+        async with cs.run("thread") as run:
+            await called(run, "brief")
+            await run.invoke("c1")
+            assert heard == await recorded(cs, run) == ["only"]
+
+
 @pytest.mark.parametrize(
     "kind", ["position", "names", "other order", "keyword only", "some keyword only", "all", "async"]
 )

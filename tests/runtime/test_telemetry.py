@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +387,22 @@ async def test_an_observer_that_raises_changes_nothing(caplog: pytest.LogCapture
             await run.complete("c")
         assert run.outcome == "finished"
     assert "observer Broken failed" in caplog.text
+
+
+async def test_an_observer_that_raises_when_the_work_ends_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Telemetry):
+        def run_entered(self, run: Run) -> Callable[[], None]:
+            def leave() -> None:
+                raise RuntimeError("no end")
+
+            return leave
+
+    async with Callstream() as cs:
+        cs.observe(Broken())
+        async with cs.run("thread") as run:
+            pass
+        assert run.outcome == "finished"
+    assert "no end" in caplog.text
 
 
 def test_it_is_there_by_itself_where_the_api_is_installed() -> None:

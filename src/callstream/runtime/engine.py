@@ -378,7 +378,10 @@ class Observers(Generic[RunT]):
 
         def leave() -> None:
             for undo in reversed(leaves):
-                undo()
+                try:
+                    undo()
+                except Exception:
+                    logger.exception("an observer failed when the work of a run ended")
 
         return leave
 

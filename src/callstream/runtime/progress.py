@@ -105,6 +105,7 @@ class _ProgressFeed:
         self._unkept: dict[str, Any] = {}  # by message
         self._teller: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Future[None] | None = None  # what is being recorded
         self._closed = False
         self._warned: set[str] = set()
 
@@ -134,6 +135,8 @@ class _ProgressFeed:
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
+        if self._keeping is not None:
+            await wait_until_done(self._keeping)
         await self._flush()
         self._wake()
         if wait and self._teller is not None:
@@ -165,12 +168,16 @@ class _ProgressFeed:
             self._unkept.clear()
         if not reports:
             return False
-        await wait_until_done(asyncio.ensure_future(self._feeds.keep(self._call_id, reports)))
+        self._keeping = asyncio.ensure_future(self._keep(reports))
+        await wait_until_done(self._keeping)
+        return True
+
+    async def _keep(self, reports: Sequence[Any]) -> None:
+        await self._feeds.keep(self._call_id, reports)
         if self._feeds.merge:
             with self._lock:
                 self._untold.extend(reports)
             self._wake()
-        return True
 
     def _warn(self, text: str) -> None:
         """Says it once."""
