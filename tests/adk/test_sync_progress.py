@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 
 from callstream import Callstream, Progress, no_progress, tool
+from callstream.adk.tools import with_progress
 from callstream.calls import CallState
 from callstream.testing import Finish, Text, ToolCall
 
@@ -71,3 +73,14 @@ async def test_a_report_is_heard_while_a_sync_tool_works(way: str, path: str, cs
     [call] = await host.calls()
     assert call.state is (CallState.AWAITING if way == "long-running" else CallState.COMPLETED)
     assert call.args == {"steps": 3}
+
+
+async def test_a_sync_tool_that_raises_stop_iteration_fails() -> None:
+    def find(name: str, progress: Progress = no_progress) -> str:
+        progress("looking")
+        return next(each for each in () if each == name)
+
+    made = with_progress(find)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await made.func(name="x")

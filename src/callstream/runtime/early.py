@@ -56,6 +56,7 @@ from callstream.jsontext.stream import Change, JsonStream
 from callstream.runtime.barrier import CallListener, Write
 from callstream.runtime.core import EarlyTools, RunCore
 from callstream.runtime.log import Ending
+from callstream.runtime.ownloop import without_stop_iteration
 from callstream.tools import Streamed, StreamedParameter, Tool, running_for, starts_early
 from callstream.tools.check import Misfit, UnknownArgument, describe
 from callstream.tools.convert import converter
@@ -431,7 +432,7 @@ class EarlyRun:
 
         def work() -> Any:
             try:
-                value = function()
+                value = without_stop_iteration(function)
             except BaseException as error:
                 self._value.set_exception(error)
                 raise

@@ -315,16 +315,9 @@ async def _call(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     if inspect.iscoroutinefunction(made):
         return await made(*args, **kwargs)
     if inspect.isgeneratorfunction(made):
-        return await run_plain(lambda: _run_without_stop_iteration(lambda: list(made(*args, **kwargs))))
-    result = await run_plain(lambda: _run_without_stop_iteration(lambda: made(*args, **kwargs)))
+        return await run_plain(lambda: list(made(*args, **kwargs)))
+    result = await run_plain(lambda: made(*args, **kwargs))
     return await result if inspect.isawaitable(result) else result  # a decorator may hide that a tool is async
-
-
-def _run_without_stop_iteration(work: Callable[[], Any]) -> Any:
-    try:
-        return work()
-    except StopIteration as error:  # No future can carry it, so awaiting the thread would never end.
-        raise RuntimeError("the tool raised StopIteration") from error
 
 
 RunT = TypeVar("RunT")

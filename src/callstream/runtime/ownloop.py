@@ -19,6 +19,7 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -160,10 +161,19 @@ def finish_in(loop: asyncio.AbstractEventLoop, work: Work[None]) -> None:
 
 async def run_function(function: Callable[[], _T]) -> _T:
     """Runs a plain function: in the thread that waits for this task if there is one, else in a thread of the loop's."""
+    work = partial(without_stop_iteration, function)
     caller = _caller.get()
     if caller is None or not caller.is_waiting:
-        return await asyncio.to_thread(function)
-    return await caller.run(function)
+        return await asyncio.to_thread(work)
+    return await caller.run(work)
+
+
+def without_stop_iteration(function: Callable[[], _T]) -> _T:
+    """Calls a tool whose result a future is to carry. None can carry StopIteration: awaiting it would never end."""
+    try:
+        return function()
+    except StopIteration as error:
+        raise RuntimeError("the tool raised StopIteration") from error
 
 
 def may_wait_for(loop: asyncio.AbstractEventLoop) -> bool:
