@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 import pytest
 from botocore.validate import ParamValidator
+from pydantic import BaseModel
 
 from callstream.errors import UsageError
 from callstream.tools import AbortSignal, tool
@@ -217,6 +218,28 @@ def test_schema_refuses_what_it_cannot_describe() -> None:
         strange.schema("openai")
     with pytest.raises(UsageError, match="expected one of the providers anthropic, openai, openai_chat"):
         order.schema("mistral")  # type: ignore[arg-type]
+
+
+@dataclass
+class Draft:
+    author: NotYet  # type: ignore[name-defined]  # noqa: F821
+
+
+class Letter(BaseModel):
+    author: NotYet  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("class_", [Draft, Letter])
+def test_a_class_that_lacks_its_fields_is_not_described_and_not_judged(class_: Any) -> None:
+    def publish_it(title: str, draft: Any) -> None: ...
+
+    publish_it.__annotations__["draft"] = class_
+    publish = tool(publish_it)
+    with pytest.raises(UsageError, match=f"parameter 'draft' of .* no JSON Schema can be made of {class_.__name__} "):
+        publish.schema("anthropic")
+    publish.on_field("draft")(lambda field, signal: None)
+    assert publish.arguments.stream_check().feed('{"draft": {"author": 1}') is False
+    assert publish.arguments.stream_check().feed('{"title": 1,') is True
 
 
 def test_schema_tells_two_types_of_one_name_apart() -> None:

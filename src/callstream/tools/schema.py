@@ -160,7 +160,11 @@ def _property(
     else:
         try:
             schema, found = msgspec_schema(annotation, _model_schema_into(definitions))
-        except (TypeError, NotImplementedError) as error:
+        except (
+            TypeError,
+            NameError,
+            RuntimeError,
+        ) as error:  # a class may lack its fields still; RuntimeError: pydantic's
             raise UsageError(f"{where}: no JSON Schema can be made of {_short(annotation)}{_reason(error)}") from error
     for name, definition in found.items():
         _define(definitions, name, definition, where)
@@ -178,7 +182,7 @@ def _short(annotation: Any) -> str:
 def _reason(error: Exception) -> str:
     if "schema_hook" in str(error):  # advice of msgspec's that is none for the author of a tool
         return "; take a dataclass, a TypedDict, a msgspec struct or a pydantic model"
-    return f" ({error})"
+    return f" ({str(error).partition(chr(10))[0]})"
 
 
 def _model_schema_into(definitions: dict[str, Schema]) -> Callable[[type], Schema]:
