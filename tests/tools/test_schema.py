@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from dataclasses import dataclass, make_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -240,6 +241,31 @@ def test_a_class_that_lacks_its_fields_is_not_described_and_not_judged(class_: A
     publish.on_field("draft")(lambda field, signal: None)
     assert publish.arguments.stream_check().feed('{"draft": {"author": 1}') is False
     assert publish.arguments.stream_check().feed('{"title": 1,') is True
+
+
+@dataclass
+class Patience:
+    seconds: float = math.inf
+
+
+class Pace(BaseModel):
+    most: float = math.inf
+    default: float = 1.0
+
+
+def test_a_default_that_no_json_can_express_is_left_out() -> None:
+    @tool
+    def wait(pace: Pace, least: float = math.nan, patience: Patience = Patience(), steps: float = 2.0) -> None: ...  # noqa: B008
+
+    schema = wait.schema("anthropic")["input_schema"]
+    json.dumps(schema, allow_nan=False)
+    properties = schema["properties"]
+    assert properties["least"] == {"type": "number"}
+    assert properties["patience"] == {"$ref": "#/$defs/Patience"}
+    assert properties["steps"] == {"type": "number", "default": 2.0}
+    assert schema["$defs"]["Patience"]["properties"] == {"seconds": {"type": "number"}}
+    assert properties["pace"]["properties"]["default"]["default"] == 1.0
+    assert "default" not in properties["pace"]["properties"]["most"]
 
 
 def test_schema_tells_two_types_of_one_name_apart() -> None:

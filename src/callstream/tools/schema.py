@@ -138,6 +138,7 @@ def _object(
             continue
         if parameter.default is parameter.empty:
             required.append(parameter.name)
+    _drop_odd_defaults([*properties.values(), *definitions.values()])
     return {"type": "object", "properties": properties, "required": required, "$defs": definitions}
 
 
@@ -211,9 +212,29 @@ def _json_default(default: Any) -> Any:
     if default is inspect.Parameter.empty or default is None:
         return msgspec.UNSET
     try:
-        return msgspec.json.decode(msgspec.json.encode(default))
-    except (TypeError, NotImplementedError):
+        return json.loads(json.dumps(msgspec.to_builtins(default, str_keys=True), allow_nan=False))
+    except (TypeError, NotImplementedError, ValueError):
         return msgspec.UNSET
+
+
+def _drop_odd_defaults(part: Any) -> None:
+    """Leaves out defaults that no JSON can express, such as infinity: no request could be written."""
+    if isinstance(part, list):
+        for each in part:
+            _drop_odd_defaults(each)
+    elif isinstance(part, dict):
+        for each in part.values():
+            _drop_odd_defaults(each)
+        if "default" in part and not _is_json(part["default"]):
+            del part["default"]
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 # -- Gemini --
