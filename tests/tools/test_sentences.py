@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
 from msgspec import Meta
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
 from callstream import tool
 from callstream.errors import InvalidArguments, UsageError
@@ -64,6 +64,59 @@ def test_every_fault_is_told_whoever_finds_it() -> None:
         "The argument 'trips[0].leaves' should be a date and time such as 2026-01-31T09:30:00Z, got the string 'x'",
         "The argument 'trips[0].length' should be a duration such as PT5M, got the number 5",
     ]
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    tricks: list[str]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (Cat | Dog, {"kind": "dog"}, ["the argument 'pet.tricks' is missing"]),
+        (Cat | int, {"kind": "cat"}, ["the argument 'pet.lives' is missing"]),
+        (Cat | Dog, 5, ["the argument 'pet' should be an object, got the number 5"]),
+        (PositiveInt | Literal["all"], -1, ["the argument 'pet' should be greater than 0 or 'all', got the number -1"]),
+        (Annotated[Cat | Dog, Field(discriminator="kind")], {"kind": "cat"}, ["the argument 'pet.lives' is missing"]),
+        (
+            list[Cat | Dog],
+            [{"kind": "cat"}, {"kind": "cat", "lives": 9}, {"kind": "dog", "tricks": 3}],
+            [
+                "the argument 'pet[0].lives' is missing",
+                "The argument 'pet[2].tricks' should be an array, got the number 3",
+            ],
+        ),
+        (
+            dict[PositiveInt, Cat],
+            {"-1": {"kind": "cat", "lives": 9}},
+            ["the argument \"pet['-1']\" should be greater than 0, got the string '-1'"],
+        ),
+        (
+            Annotated[str, AfterValidator(int)] | PositiveInt,
+            "",
+            [
+                "the argument 'pet': invalid literal for int() with base 10: '', got the string ''",
+                "The argument 'pet' should be an integer, got the string ''",
+            ],
+        ),
+    ],
+)
+def test_the_place_of_a_fault_is_one_of_the_arguments(annotation: Any, value: Any, expected: list[str]) -> None:
+    """Whatever pydantic calls the alternatives of a union."""
+
+    def keep(pet: Any) -> None: ...
+
+    keep.__annotations__["pet"] = annotation
+    with pytest.raises(InvalidArguments) as refused:
+        tool(keep).arguments.convert({"pet": value})
+    text = str(refused.value).removeprefix("keep did not run: ").partition("; its arguments are")[0]
+    assert text.split(". ") == expected
 
 
 def test_faults_of_a_model_in_a_struct_are_told_beside_those_of_the_struct() -> None:

@@ -347,7 +347,7 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
             nonlocal has_failed
             if not has_failed and len(checks) == len(branches) and all(check.fits is False for check in checks):
                 has_failed = True
-                self.fail(*_merge([check.faults for check in checks], self.frame))
+                self.fail(*nearest([check.faults for check in checks], self.frame.path))
 
         def decide() -> None:
             tell()
@@ -566,12 +566,14 @@ def _ignore(faults: list[Fault] | None) -> None:
     """The verdict is asked for later."""
 
 
-def _merge(branches: list[list[Fault]], frame: _ValueFrame) -> list[Fault]:
-    """The faults of a value that fits no branch. The branch that comes nearest is the one that was meant."""
-    if all(faults[0].path == frame.path for faults in branches):
+def nearest(branches: list[list[Fault]], path: Path) -> list[Fault]:
+    """The faults of the value at that path, which fits no branch. The one that comes nearest is the one that was meant."""
+    if all(faults[0].path == path for faults in branches):
+        if any(faults[0].rule is not None for faults in branches):
+            return [faults[0] for faults in branches]
         expected = list(dict.fromkeys(faults[0].expected for faults in branches))
-        return [Fault(frame.path, " or ".join(expected), branches[0][0].got)]
-    return min((faults for faults in branches if faults[0].path != frame.path), key=len)
+        return [Fault(path, " or ".join(expected), branches[0][0].got)]
+    return min((faults for faults in branches if faults[0].path != path), key=len)
 
 
 def faults(schema: Any, value: Any, *, lenient: bool = True, formats: bool = False) -> list[Fault]:

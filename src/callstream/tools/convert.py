@@ -24,7 +24,7 @@ import msgspec
 
 from callstream.errors import InvalidArguments, WireError
 from callstream.jsontext.path import Path, parse_path
-from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, show
+from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, nearest, show
 from callstream.tools.check import faults as find_faults
 from callstream.tools.keywords import TYPE_WORDS
 from callstream.tools.parameters import Filled, Streamed
@@ -315,7 +315,7 @@ def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
         try:
             return _validate(adapter, value)[0]
         except ValidationError as error:
-            found = [_pydantic_fault(each) for each in error.errors(include_url=False)]
+            found = _pydantic_faults(error.errors(include_url=False), value)
             raise Misfit(_with_known_fields(found, annotation, value)) from None
 
     return convert
@@ -361,8 +361,42 @@ def _expected(kind: str, limits: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _pydantic_fault(error: Mapping[str, Any]) -> Fault:
-    path: Path = tuple(error["loc"][1:])
+def _pydantic_faults(errors: Sequence[Mapping[str, Any]], value: Any) -> list[Fault]:
+    """The faults of a value. Of a union's alternatives pydantic says what is wrong with each: the nearest was meant."""
+    found: list[Fault] = []
+    unions: dict[Path, dict[str, list[Fault]]] = {}
+    for error in errors:
+        path, label = _place_in(value, error) if is_json(value) else (tuple(error["loc"][1:]), None)
+        fault = _pydantic_fault(error, path)
+        if label is None:
+            found.append(fault)
+        else:
+            unions.setdefault(label[:-1], {}).setdefault(str(label[-1]), []).append(fault)
+    return found + [
+        fault for union, alternatives in unions.items() for fault in nearest([*alternatives.values()], union)
+    ]
+
+
+def _place_in(value: Any, error: Mapping[str, Any]) -> tuple[Path, Path | None]:
+    """Where an error is, and the first of its steps that is none, with its place: an alternative's name, for one."""
+    steps: Path = tuple(error["loc"][1:])
+    path: Path = ()
+    label: Path | None = None
+    for number, step in enumerate(steps, 1):
+        is_missing = number == len(steps) and error["type"] == "missing"
+        if isinstance(step, int) or is_missing or _has(value, step):
+            path = (*path, step)
+            value = value[step] if _has(value, step) else None
+        else:
+            label = label or (*path, step)
+    return path, label
+
+
+def _has(value: Any, step: str | int) -> bool:
+    return step in value if isinstance(value, dict) else isinstance(value, list) and step in range(len(value))
+
+
+def _pydantic_fault(error: Mapping[str, Any], path: Path) -> Fault:
     message: str = error["msg"]
     expected = _expected(error["type"], error.get("ctx", {}))
     if expected is not None:
