@@ -97,3 +97,31 @@ async def test_the_works_own_error_is_its_own() -> None:
     limit = TimeLimit()
     with pytest.raises(ValueError, match="broken"):
         await limit.hold(10, failing())
+
+
+@jumping
+async def test_work_that_ends_in_another_way_when_its_time_is_over_leaves_no_cancellation_behind() -> None:
+    """As ``asyncio.wait_for`` does, if its result comes in the step in which it is cancelled."""
+
+    async def returning() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "just come"
+        return "late"
+
+    async def failing() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ValueError("broken") from None
+
+    limit = TimeLimit()
+    assert await limit.hold(10, returning()) == "just come"
+    with pytest.raises(ValueError, match="broken"):
+        await limit.hold(10, failing())
+    with pytest.raises(TimeoutError):
+        await limit.hold(10, lasting(60))
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0

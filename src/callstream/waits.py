@@ -81,17 +81,23 @@ class TimeLimit:
         self._has_passed = False
 
     async def hold(self, seconds: float, work: Awaitable[_T]) -> _T:
-        """Awaits the work. Raises TimeoutError if it is not done within the time; it is cancelled then."""
-        self._task, self._has_passed = asyncio.current_task(), False
+        """Awaits the work. Raises TimeoutError if it is not done within the time; it is cancelled then.
+
+        Work that makes something else of its cancellation, such as a result that came at that moment, has its way.
+        """
+        task = self._task = asyncio.current_task()
+        self._has_passed = False
         self._alarm.set(asyncio.get_running_loop(), seconds)
         try:
             return await work
         except asyncio.CancelledError:
-            if not self._has_passed or self._task is None or self._task.uncancel() > 0:
+            if not self._has_passed or task is None or task.cancelling() > 1:
                 raise  # it was cancelled from outside
             raise TimeoutError from None
         finally:
             self._alarm.unset()
+            if self._has_passed and task is not None:
+                task.uncancel()
 
     def _cancel(self) -> None:
         if self._task is not None:
