@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callstream import Callstream, UsageError, tool
+from callstream import Callstream, Settings, UsageError, tool
 from callstream.events import ArgsAppended, CallCompleted, CallStarted
 from callstream.guards import Guard, GuardedCall, Rule, Rules, Verdict, ask, deny, texts_in
 from tests.clock import jumping
@@ -290,6 +290,27 @@ async def test_a_guard_that_fails_refuses(guard: Any, caplog: pytest.LogCaptureF
     reason, _ = await judged(guard, "send", ["{}"])
     assert reason == "the call could not be checked, so it did not run"
     assert "a guard failed" in caplog.text
+
+
+async def cancelled(call: GuardedCall) -> None:
+    """Waits for something that somebody else has cancelled."""
+    waiting = asyncio.get_running_loop().create_future()
+    waiting.cancel()
+    await waiting
+
+
+async def late(call: GuardedCall) -> None:
+    await asyncio.sleep(9)
+
+
+@pytest.mark.parametrize("guards", [[cancelled], [late] * 4], ids=["cancelled", "late together"])
+@jumping
+async def test_no_call_goes_on_without_its_guards_whatever_is_said_of_hooks_that_fail(guards: list[Guard]) -> None:
+    settings = Settings(on_hook_error="isolate")
+    async with Callstream("memory:", guards=guards, settings=settings) as cs, cs.run("thread") as run:
+        cs.engine.guards.patience = 10
+        await run.record([CallStarted("c1", "send"), CallCompleted("c1", "{}")])
+        assert (await run.settled("c1")).reason == "interrupted"
 
 
 # -- guards that are slow --

@@ -325,10 +325,8 @@ class Guards:
         if not guards:
             return None
         watch = _Watch(self, guards)
-        hooks = Hooks()
-        hooks.on_args_delta(watch.grown)
-        hooks.on_args_complete(watch.completed)
-        return hooks
+        grown, completed = (Hook(hook, is_async=True, is_vital=True) for hook in (watch.grown, watch.completed))
+        return Hooks(args_delta=(grown,), args_complete=(completed,))
 
     async def ask(self, guard: Hook, call: GuardedCall) -> Any:
         """What the guard says. Raises what it raises, and TimeoutError if it takes too long."""

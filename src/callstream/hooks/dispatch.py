@@ -388,7 +388,7 @@ class CallHooks:
             return Outcome("rejected", "rejected", failure.reason, failure)
         if isinstance(failure, WireError) and self._reads and failure is self._text.error:
             return _malformed(failure)  # of this call's own text, which the hook looked at
-        if self._settings.on_error == "isolate":
+        if self._settings.on_error == "isolate" and not hook.is_vital:
             log.error("left out of the rest of the call: %s", self._describe(hook, failure), exc_info=failure)
             self._dropped.add(id(hook))
             return None

@@ -356,11 +356,15 @@ _A = TypeVar("_A", bound=ArgsAbortHook)
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """One registered function. ``is_async``: it runs on the event loop, else in a thread. ``path``: of field hooks."""
+    """One registered function. ``is_async``: it runs on the event loop, else in a thread. ``path``: of field hooks.
+
+    ``is_vital``: no call goes on without it, whatever is said of hooks that fail.
+    """
 
     function: Callable[..., Any]
     is_async: bool
     path: Path = ()
+    is_vital: bool = False
 
     @property
     def name(self) -> str:
