@@ -246,6 +246,25 @@ async def test_a_handler_may_stop_the_run() -> None:
     assert run.outcome == "cancelled"
 
 
+async def test_a_handler_that_waits_for_what_is_cancelled_hears_the_other_reports(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[Any] = []
+
+    async def handler(tool_name: str, function_call_id: str, data: Any) -> None:
+        heard.append(data)
+        if len(heard) == 1:
+            waiting = asyncio.get_running_loop().create_future()
+            waiting.cancel()
+            await waiting
+
+    async with Callstream(tools=[work], on_tool_progress=handler) as cs, cs.run("thread") as run:
+        await called(run)
+        assert await run.invoke("c1") == "done"
+    assert [data["done"] for data in heard] == list(range(10))
+    assert "on_tool_progress raised for call c1" in caplog.text
+
+
 async def test_a_handler_that_hangs_does_not_keep_the_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,7 +28,7 @@ from callstream.guards import Guard, Guards
 from callstream.hooks import HookSettings
 from callstream.journal import Journal
 from callstream.jsontext.path import format_path
-from callstream.runtime.log import Unended
+from callstream.runtime.log import Unended, is_being_cancelled
 from callstream.runtime.ownloop import run_function
 from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
 from callstream.tools import (
@@ -297,7 +297,9 @@ class Toolbox:
             reported: Any = tell(*args, **kwargs)
             if inspect.isawaitable(reported):
                 await reported
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise  # else something that it waited for was cancelled
             logger.exception("on_tool_progress raised for call %s of tool %s", call.call_id, call.name)
 
 
