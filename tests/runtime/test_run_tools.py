@@ -15,6 +15,7 @@ from callstream.errors import RunOver
 from callstream.events import CallCompleted, CallStarted
 from callstream.runtime.log import Ending
 from callstream.testing import Finish, ToolCall, encode
+from callstream.tools.tool import Start
 
 
 @tool
@@ -142,6 +143,25 @@ async def test_run_tools_has_a_result_for_every_call_once(cs: Callstream) -> Non
         [cut] = await run.run_tools()
         assert (cut.call_id, cut.name, cut.is_error) == ("d1", "greet", True)
         assert cut.text.startswith("the arguments of greet were cut off")
+    assert run.outcome == "finished"
+
+
+@pytest.mark.parametrize("start", ["end", "early"])
+async def test_run_tools_goes_on_after_a_tool_that_waits_for_what_is_cancelled(start: Start) -> None:
+    @tool(start=start)
+    async def ask(name: str) -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        waiting.cancel()
+        await waiting
+
+    async with Callstream(tools=[ask, greet]) as cs, cs.run("thread") as run:
+        await read(run, ToolCall("ask", {"name": "Ann"}), ToolCall("greet", {"name": "Ann"}))
+        results = await run.run_tools()
+        assert [(result.text, result.is_error) for result in results] == [
+            ("CancelledError", True),
+            ("Hello, Ann.", False),
+        ]
+        assert await run.run_tools() == []
     assert run.outcome == "finished"
 
 

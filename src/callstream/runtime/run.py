@@ -354,9 +354,11 @@ class Run(RunCore):
                 value = await self.invoke(call.call_id)
             except CallRejected as rejected:
                 return told(str(rejected), is_error=True)
-            except Exception:
+            except (Exception, asyncio.CancelledError) as error:
                 failed = self.call(call.call_id)
-                if self.is_ending or failed.state is not CallState.FAILED:
+                # CancelledError may be of something that the tool has waited for.
+                is_cancelled = isinstance(error, asyncio.CancelledError) and is_being_cancelled()
+                if self.is_ending or is_cancelled or failed.state is not CallState.FAILED:
                     raise  # it was not the tool
                 return told(failed.error or "", is_error=True)
             return told(value if isinstance(value, str) else json_text(value), value=value)
