@@ -141,6 +141,20 @@ def test_what_a_tool_raises_rises_and_is_recorded(cs: Callstream) -> None:
     assert (first.error, second.error) == ("LookupError: Notes", "no ink")
 
 
+def test_a_cancellation_that_a_tool_raises_is_not_taken_for_the_end_of_the_callstream(cs: Callstream) -> None:
+    async def wait() -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        waiting.cancel()
+        await waiting
+
+    cs.add_tool(wait)
+    with cs.run("t") as run:
+        with pytest.raises(asyncio.CancelledError):
+            run.invoke(call(run, "wait", "{}"))
+        assert run.call("c1").state is CallState.FAILED
+    assert run.outcome == "finished"
+
+
 def test_a_rejected_call_does_not_run(cs: Callstream) -> None:
     def refuse(call: Any, signal: Any) -> None:
         raise Reject("not today")

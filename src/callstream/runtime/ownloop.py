@@ -88,7 +88,7 @@ class _Caller:
             raise
         task = self._task
         assert task is not None, "only the task ends the waiting"
-        if task.cancelled():
+        if task.cancelled() and task.cancelling():  # else the work has waited for something that was cancelled
             raise UsageError("the Callstream was closed, or its event loop ended, while this call was under way")
         try:
             return task.result()
