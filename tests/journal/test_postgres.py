@@ -108,6 +108,30 @@ async def test_server_away_for_good_fails_clearly_and_comes_back(url: str, monke
         assert [record.seq for record in await records(journal)] == [1, 2]
 
 
+async def test_a_server_that_was_read_only_is_used_again(url: str, postgres_url: str) -> None:
+    """A connection that was made while it was stays read-only."""
+    schema = address(url).schema
+    admin = await asyncpg.connect(postgres_url)
+    try:
+        await admin.execute(f'CREATE ROLE "{schema}" LOGIN; CREATE SCHEMA "{schema}" AUTHORIZATION "{schema}"')
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        async with opened(parts._replace(netloc=f"{schema}@{host}").geturl()) as journal:
+            await journal.check()
+            await admin.execute(f'ALTER ROLE "{schema}" SET default_transaction_read_only = on')
+            await admin.fetch(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = $1", schema
+            )
+            for _ in range(2):  # the first may meet a connection that was cut
+                with pytest.raises(JournalError, match="away"):
+                    await journal.check()
+            await admin.execute(f'ALTER ROLE "{schema}" RESET default_transaction_read_only')
+            await journal.check()
+    finally:
+        await admin.execute(f'DROP SCHEMA "{schema}" CASCADE; DROP ROLE "{schema}"')
+        await admin.close()
+
+
 @pytest.fixture
 def own_server() -> Iterator[Any]:
     """A server of this test's own, because it is stopped and started."""

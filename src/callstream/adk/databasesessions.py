@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from google.adk.sessions import DatabaseSessionService
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -73,6 +75,7 @@ class DatabaseSessions(DatabaseSessionService):
         if connect is not None:
             self.connect = options["async_creator"] = partial(self._patience, partial(self._name_errors, connect))
         super().__init__(url, hide_parameters=True, pool_pre_ping=True, **options)
+        event.listen(self.db_engine.sync_engine, "handle_error", self._give_up_connection)
 
     async def get_session(self, *args: Any, **kwargs: Any) -> Any:
         return await self._patience(partial(self._name_errors, super().get_session, *args, **kwargs))
@@ -88,6 +91,11 @@ class DatabaseSessions(DatabaseSessionService):
 
     async def delete_session(self, *args: Any, **kwargs: Any) -> None:
         await self._name_errors(super().delete_session, *args, **kwargs)
+
+    def _give_up_connection(self, context: ExceptionContext) -> None:
+        """What is to pass may stay with a connection: one that was made while the database was read-only is so for good."""
+        if isinstance(context.original_exception.__cause__, self._passing):
+            context.is_disconnect = True
 
     async def _name_errors(self, work: Callable[..., Awaitable[_T]], *args: Any, **kwargs: Any) -> _T:
         try:

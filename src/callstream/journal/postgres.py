@@ -287,7 +287,11 @@ class Link(Database):
     async def asking(self) -> AsyncIterator[PostgresSession]:
         with failure(self.where):
             async with self._pool.acquire() as connection:
-                yield PostgresSession(connection, self)
+                try:
+                    yield PostgresSession(connection, self)
+                except PASSING:
+                    connection.terminate()  # what is to pass may stay with it: it is read-only if the server was once
+                    raise
 
     @asynccontextmanager
     async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[PostgresSession]:

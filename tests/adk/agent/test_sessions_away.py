@@ -107,6 +107,25 @@ async def test_a_read_whose_connection_is_cut_is_done_again(postgres_uri: str) -
         assert [found.id for found in await asyncio.gather(*reads)] == ["cut"] * 8
 
 
+async def test_a_database_that_was_read_only_is_used_again(postgres_uri: str) -> None:
+    """A connection that was made while it was stays read-only."""
+    admin = await asyncpg.connect(postgres_uri)
+    try:
+        async with opened(postgres_uri) as sessions:
+            await admin.execute("ALTER DATABASE postgres SET default_transaction_read_only = on")
+            await admin.fetch(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+            with pytest.raises(JournalError, match="are away: ReadOnlySQLTransactionError"):
+                await sessions.create_session(app_name="app", user_id="user", session_id="one")
+            await admin.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
+            await sessions.create_session(app_name="app", user_id="user", session_id="one")
+    finally:
+        await admin.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
+        await admin.close()
+
+
 async def test_the_reason_names_the_sessions(postgres_uri: str, cs: Callstream, models: Models) -> None:
     """A server that refuses connections, and one that takes them and says nothing."""
     async with (
