@@ -59,6 +59,13 @@ async def test_a_database_that_is_not_there_is_told_at_once(postgres_url: str) -
     await journal.aclose()
 
 
+async def test_an_option_of_the_url_that_is_wrong_is_told() -> None:
+    journal = open_journal("postgresql://postgres@127.0.0.1:9/postgres?sslmode=maybe")
+    with pytest.raises(JournalError, match=r"could not be used: .*`sslmode` parameter must be one of"):
+        await journal.append("r", [RunStarted("t")])
+    await journal.aclose()
+
+
 async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> None:
     """Runs that are old enough to be erased are few among those that are not, and so are those that go on."""
     where = address(url)

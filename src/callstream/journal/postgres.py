@@ -238,6 +238,8 @@ def failure(where: str) -> Iterator[None]:
         if (error.sqlstate or "")[:2] in _UNSTORABLE:
             raise Unstorable(f"{where} cannot hold such a value: {type(error).__name__}: {error}") from error
         raise JournalError(f"{where} could not be used: {type(error).__name__}: {error}") from error
+    except asyncpg.ClientConfigurationError as error:
+        raise JournalError(f"{where} could not be used: {type(error).__name__}: {error}") from error
     except asyncpg.InterfaceError as error:
         if isinstance(error, ValueError):  # a value that the server's types cannot hold
             raise Unstorable(f"{where} cannot hold such a value: {error}") from error
