@@ -13,7 +13,7 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded, RunStarted, TextAppended
 from callstream.journal import open_journal
-from callstream.journal.postgres import address, failure, numbered
+from callstream.journal.postgres import Link, address, failure, numbered
 from callstream.journal.sql.session import build_list
 from callstream.journal.store import RunFilter, StoreAway, forget_filter
 
@@ -233,6 +233,31 @@ async def test_a_server_that_refuses_listen_is_looked_at_instead(
         await journal.append("r", [RunEnded("finished")])
         assert [record.seq for record in await asyncio.wait_for(follower, 30)] == list(range(1, 8))
     assert "LISTEN was refused" in caplog.text
+
+
+async def test_a_server_that_lets_nobody_in_for_a_while_is_listened_to_again(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Any]
+) -> None:
+    """A password that is changed says nothing about LISTEN."""
+    async with opened(url) as journal, opened(url) as other:
+        await journal.append("r", [RunStarted("t")])
+        await other.open()
+        lets_in = Link.connect
+        monkeypatch.setattr(Link, "connect", _refuse_all)
+        follower = asyncio.create_task(followed(other))
+
+        async def is_told() -> bool:
+            return "could not be looked for" in caplog.text
+
+        await eventually(is_told)
+        monkeypatch.setattr(Link, "connect", lets_in)
+        await journal.append("r", [TextAppended("m", "x"), RunEnded("finished")])
+        assert [record.seq for record in await asyncio.wait_for(follower, 30)] == [1, 2, 3]
+    assert "LISTEN was refused" not in caplog.text
+
+
+async def _refuse_all(link: Link) -> None:
+    raise asyncpg.InvalidPasswordError("password authentication failed")
 
 
 async def test_looking_that_fails_for_a_while_does_not_end_the_journal(

@@ -246,6 +246,22 @@ def failure(where: str) -> Iterator[None]:
         raise StoreAway(f"{where} is away: {error}") from error
 
 
+class ListenRefused(JournalError):
+    """The server lets us in, but does not tell us of records: a pooler is in between."""
+
+
+@contextmanager
+def listening(where: str) -> Iterator[None]:
+    """``failure``, where nothing but LISTEN is asked for."""
+    try:
+        with failure(where):
+            yield
+    except StoreAway:
+        raise
+    except JournalError as error:
+        raise ListenRefused(str(error)) from error
+
+
 async def _leave_as_is(connection: Any) -> None:
     """Nothing is ever set on a connection, so nothing is reset when it goes back: that would be one more round trip."""
 
@@ -408,17 +424,14 @@ class PostgresStore(SqlStore):
             except StoreAway:
                 await asyncio.sleep(back_off)
                 back_off = min(back_off * 2, _MAX_BACK_OFF)
+            except ListenRefused as error:
+                _log.warning("LISTEN was refused, looking for new records every %g s instead: %s", _POLL_SECONDS, error)
+                listens = False
             except JournalError as error:
-                if listens:
-                    _log.warning(
-                        "LISTEN was refused, looking for new records every %g s instead: %s", _POLL_SECONDS, error
-                    )
-                    listens = False
-                else:
-                    if complaint != (complaint := str(error)):
-                        _log.warning("new records could not be looked for, trying again: %s", complaint)
-                    self._followers.wake_all()  # reading tells them what is wrong
-                    await asyncio.sleep(_MAX_BACK_OFF)
+                if complaint != (complaint := str(error)):
+                    _log.warning("new records could not be looked for, trying again: %s", complaint)
+                self._followers.wake_all()  # reading tells them what is wrong
+                await asyncio.sleep(_MAX_BACK_OFF)
             else:
                 back_off = 0.05
 
@@ -429,7 +442,8 @@ class PostgresStore(SqlStore):
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         try:
-            await connection.add_listener(self._link.channel, self._heard)
+            with listening(self.where):
+                await connection.add_listener(self._link.channel, self._heard)
             self._followers.wake_all()
             while not gone.is_set():
                 try:
