@@ -89,6 +89,26 @@ async def test_a_name_that_no_upstream_has_is_refused_before_anything_is_sent(wi
         assert await gateway.runs() == []
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/nobody/v1/messages", ("error", "message")),
+        ("/nobody/v1/chat/completions", ("error", "message")),
+        ("/nobody/v1beta/models/g:generateContent", ("error", "message")),
+        ("/nobody/v2/chat", ("message",)),
+        ("/nobody/api/chat", ("error",)),
+        ("/nobody/model/claude/converse", ("message",)),
+        ("/nobody/model/claude/invoke", ("message",)),
+    ],
+)
+async def test_a_refusal_says_why_where_the_sdks_of_the_wire_look_for_it(path: str, expected: tuple[str, ...]) -> None:
+    async with gate("anthropic", [HELLO]) as gateway:
+        said: Any = (await gateway.server.client.post(path, json={})).json()
+        for name in expected:
+            said = said[name]
+        assert said.startswith("'nobody' is none of this gateway's upstreams")
+
+
 async def test_who_has_no_key_is_not_told_the_upstreams() -> None:
     async with gate("anthropic", [HELLO], key="open sesame") as gateway:
         wrong = gateway.base_url.replace("/anthropic", "/nobody/v1/messages")

@@ -591,6 +591,10 @@ def _refusal(
         error: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message}}
     elif wire.startswith("gemini"):
         error = {"error": {"code": status, "message": message, "status": kind.upper()}}
+    elif wire.startswith(("bedrock", "cohere")):
+        error = {"message": message}
+    elif wire.startswith("ollama"):
+        error = {"error": message}
     else:
         error = {"error": {"message": message, "type": kind, "code": kind}}
     headers = {**({"retry-after": "5"} if retry else {}), **(own or {})}
