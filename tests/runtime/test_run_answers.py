@@ -132,6 +132,35 @@ async def test_results_without_ids_are_told_by_name_and_order(cs: Callstream) ->
         ]
 
 
+async def test_a_result_whose_id_the_program_made_up_is_told_by_its_name(cs: Callstream) -> None:
+    """Where the provider sends no ids, programs make some up. Two calls of one name cannot be told apart then."""
+    async with cs.run("thread") as run:
+        look = ToolCall("look", {"at": 1}, call_id="")
+        await read(run, "gemini", [look, ToolCall("see", {}, call_id=""), ToolCall("see", {}, call_id="")])
+        await run.receive([ResultReceived("made-up-1", "look", "earlier", latest=False)])
+        made_up = [("made-up-2", "see"), ("made-up-3", "look"), ("made-up-4", "see")]
+        for _ in range(2):
+            await run.receive([ResultReceived(made, name, f"of {made}") for made, name in made_up])
+        assert [(call.name, call.result) for call in run.calls] == [
+            ("look", "of made-up-3"),
+            ("see", None),
+            ("see", None),
+        ]
+
+
+async def test_a_result_whose_id_is_known_is_of_no_other_call(cs: Callstream) -> None:
+    async with cs.run("thread") as earlier:
+        await read(earlier, "gemini", [ToolCall("look", {}, call_id="c1")])
+        await earlier.await_answer("c1")
+    async with cs.run("thread") as run:
+        await read(run, "gemini", [ToolCall("look", {}, call_id=""), ToolCall("look", {}, call_id="c2")])
+        await run.receive([ResultReceived("c1", "look", "first"), ResultReceived("c2", "look", "second")])
+        assert [call.result for call in run.calls if call.run_id == run.run_id] == [None, "second"]
+    answered = await cs.journal.call("c1")
+    assert answered is not None
+    assert answered.result == "first"
+
+
 async def test_an_answer_finds_its_call_in_a_later_run_once(cs: Callstream) -> None:
     async with cs.run("thread") as run:
         await read(run, "anthropic", [WRITE])

@@ -194,25 +194,44 @@ class Answers:
         """The call that a result in a request answers, None if there is none that lacks it."""
         own = [call for call in self._ledger if self._matches(call, result)]
         if own:
-            lacking = [
-                call
-                for call in own
-                if call.state in LACKS_OUTCOME and not call.is_being_written and call.call_id not in self._answered
-            ]
+            lacking = [call for call in own if self._lacks_result(call)]
             # An earlier turn's result names a call for sure only while the id was used once.
             if not lacking or not (result.latest or len(own) == 1):
                 return None
             self._answered.add(lacking[0].call_id)
             return lacking[0]
-        if result.provider_id is None or result.provider_id in self._looked_up:
+        wire_id = result.provider_id
+        if wire_id is None:
             return None
-        earlier = await self._directory.find_awaiting(result.provider_id) if result.latest else None
+        found = await self._awaiting_before(wire_id, result) or await self._made_up(wire_id, result)
+        if found is not None:
+            self._answered.add(found.call_id)
+        return found
+
+    async def _awaiting_before(self, wire_id: str, result: ResultReceived) -> Call | None:
+        """The call of an earlier run that awaits an answer under that id."""
+        if wire_id in self._looked_up:
+            return None
+        earlier = await self._directory.find_awaiting(wire_id) if result.latest else None
         if earlier is None:
-            self._looked_up.add(result.provider_id)
-            return None
-        self._ledger.adopt(earlier)
-        self._answered.add(earlier.call_id)
+            self._looked_up.add(wire_id)
+        else:
+            self._ledger.adopt(earlier)
         return earlier
+
+    async def _made_up(self, wire_id: str, result: ResultReceived) -> Call | None:
+        """The call to which the provider gave no id, and the program one of its own: the only one of that name."""
+        unnamed = [
+            call
+            for call in self._ledger
+            if call.provider_id is None and call.name == result.name and self._lacks_result(call)
+        ]
+        if not result.latest or len(unnamed) != 1 or await self._directory.find_by_wire_id(wire_id) is not None:
+            return None
+        return unnamed[0]
+
+    def _lacks_result(self, call: Call) -> bool:
+        return call.state in LACKS_OUTCOME and not call.is_being_written and call.call_id not in self._answered
 
     async def awaiting(self, named: str | Call) -> Call | None:
         """The call of this thread that awaits an answer under that name; None if it has had it, or is being executed."""
