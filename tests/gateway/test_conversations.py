@@ -311,6 +311,52 @@ async def test_requests_without_an_id_go_on_in_the_run_whose_calls_they_answer()
         assert run.outcome == "finished"
 
 
+class Contents:
+    """A program that speaks Gemini's API and names calls as it likes."""
+
+    def __init__(self, gateway: Gate, client: httpx.AsyncClient, call_id: str | None) -> None:
+        self._url = f"{gateway.base_url}/v1beta/models/g:generateContent"
+        self._client = client
+        self._named = {} if call_id is None else {"id": call_id}
+        self._contents: list[Any] = []
+
+    async def say(self, **part: Any) -> None:
+        self._contents.append({"role": "user", "parts": [part]})
+        answer = await self._client.post(self._url, json={"contents": self._contents})
+        said = answer.json()["candidates"][0]["content"]
+        for call in (part["functionCall"] for part in said["parts"] if "functionCall" in part):
+            call.pop("id", None)
+            call.update(self._named)
+        self._contents.append(said)
+
+    async def return_of(self, name: str) -> None:
+        await self.say(functionResponse={**self._named, "name": name, "response": {"seen": "tides"}})
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "program_id"),
+    [("", None), ("", "made-up"), ("call_1", None)],
+    ids=["there is none", "the program makes one up", "the program leaves it out"],
+)
+async def test_results_that_name_no_call_go_on_in_the_run_of_their_conversation(
+    provider_id: str, program_id: str | None
+) -> None:
+    look = [ToolCall("look", {"at": "tides"}, call_id=provider_id), Finish()]
+    scripts = [look, look, [Text("Two."), Finish()], [Text("One."), Finish()]]
+    async with gate("gemini", scripts) as gateway, httpx.AsyncClient(timeout=20) as client:
+        one, two = Contents(gateway, client, program_id), Contents(gateway, client, program_id)
+        await one.say(text="Tides?")
+        await two.say(text="Stars?")
+        await two.return_of("look")
+        assert [run.outcome for run in await gateway.runs()] == [None, "finished"]
+        await one.return_of("look")
+        runs = await gateway.runs()
+        assert [run.outcome for run in runs] == ["finished"] * 2
+        for run in runs:
+            [row] = await gateway.callstream.journal.calls(run_id=run.run_id)
+            assert str(row.state) == "completed"
+
+
 @pytest.mark.parametrize("guards", [[], [lambda call: None]])
 async def test_the_rest_of_a_long_answer_belongs_to_its_turn(guards: list[Any]) -> None:
     """google-genai asks for it with a token."""

@@ -260,6 +260,13 @@ class Turn(msgspec.Struct, eq=False):
         """Whether any of these calls was made in it."""
         return any(call.wire_id in wire_ids for call in self.run.calls)
 
+    def may_wait_for(self, result: ResultReceived) -> bool:
+        """Whether a call of that tool lacks its result, and has no id of the provider's, or the result has none."""
+        return any(
+            call.name == result.name and call.state in _UNANSWERED and None in (call.provider_id, result.provider_id)
+            for call in self.run.calls
+        )
+
 
 class Turns:
     """The turns of one gateway that have not ended."""
@@ -278,17 +285,23 @@ class Turns:
         turn = self._going_on(ids, principal, said, rest_of)
         if turn is None:
             thread_id = ids.thread_id or await self._thread_of(ids, principal, said)
-            await self._end_left(thread_id, principal, said)
-            run_id = None if ids.turn_id is None else await self._callstream.free_run_id(ids.turn_id)
-            run = await self._callstream.start(
-                thread_id, run_id, principal=principal, rejected=self._rejected, as_current=False
-            )
-            turn = Turn(run, ids.turn_id, principal)
-            self._turns.append(turn)
+            turn = None if ids.turn_id is not None else self._answered_by_name(thread_id, principal, said)
+            if turn is None:
+                await self._end_left(thread_id, principal, said)
+                turn = await self._start(thread_id, ids.turn_id, principal)
         turn.answers += 1
         if turn.timer is not None:
             turn.timer.cancel()
             turn.timer = None
+        return turn
+
+    async def _start(self, thread_id: str, turn_id: str | None, principal: str | None) -> Turn:
+        run_id = None if turn_id is None else await self._callstream.free_run_id(turn_id)
+        run = await self._callstream.start(
+            thread_id, run_id, principal=principal, rejected=self._rejected, as_current=False
+        )
+        turn = Turn(run, turn_id, principal)
+        self._turns.append(turn)
         return turn
 
     async def _thread_of(self, ids: ConversationIds, principal: str | None, said: Sequence[Said]) -> str:
@@ -339,6 +352,12 @@ class Turns:
         wire_ids = _answered_ids(said)
         return next((turn for turn in reversed(here) if turn.has_any(wire_ids)), None)
 
+    def _answered_by_name(self, thread_id: str, principal: str | None, said: Sequence[Said]) -> Turn | None:
+        """The turn of a thread that waits for results which name their tool and no call; None if several do."""
+        here = [turn for turn in self._turns if turn.principal == principal and turn.run.thread_id == thread_id]
+        waiting = [turn for turn in here if any(map(turn.may_wait_for, _results_of(said)))]
+        return waiting[0] if len(waiting) == 1 else None
+
     async def _end_left(self, thread_id: str, principal: str | None, said: Sequence[Said]) -> None:
         """Ends the turns whose calls lie behind a request of their conversation: nothing answers them any more.
 
@@ -370,7 +389,11 @@ class Turns:
             pass  # the journal ends it when it can
 
 
+def _results_of(said: Sequence[Said]) -> list[ResultReceived]:
+    """The results that a request brings."""
+    return [event for event in last_turn(said) if isinstance(event, ResultReceived) and event.latest]
+
+
 def _answered_ids(said: Sequence[Said]) -> list[str]:
     """The calls whose results a request brings."""
-    results = [event for event in last_turn(said) if isinstance(event, ResultReceived) and event.latest]
-    return [event.provider_id for event in results if event.provider_id is not None]
+    return [event.provider_id for event in _results_of(said) if event.provider_id is not None]
