@@ -18,7 +18,18 @@ from callstream.calls import CallState
 from callstream.gateway import GatewaySettings
 from callstream.guards import Guard, Rule, Rules, ask
 from callstream.guards.cedar import CedarPolicies
-from callstream.testing import Delay, Finish, HttpError, Parallel, Text, ToolCall, Truncated
+from callstream.testing import (
+    Delay,
+    Finish,
+    HttpError,
+    Parallel,
+    ReceivedRequest,
+    Text,
+    ToolCall,
+    Truncated,
+)
+from callstream.testing.encoders import encode, encode_whole
+from callstream.testing.httpserver import HttpAnswer, HttpServer
 from tests.gateway.gates import NAMES, Gate, awaiting, gate
 from tests.sdks import SDKS, Answer
 from tests.server.serving import run_input, tool_message
@@ -259,3 +270,49 @@ def test_rules_of_the_documentation_can_be_read(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(text.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
     assert Rules.load(file).watches("Bash")
+
+
+# -- answers that cannot be read --
+
+CALL = encode_whole("openai_chat", [Text("I write."), BAD], first_id=1)
+STREAMED = b"".join(frame for frame in encode("openai_chat", [Text("I write."), BAD]) if isinstance(frame, bytes))
+UNREADABLE: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {
+    "no type": (200, [], CALL),
+    "another type": (200, [("content-type", "text/plain")], STREAMED),
+    "another status": (201, [("content-type", "application/json")], CALL),
+    "a coding that is not known": (
+        200,
+        [("content-type", "application/json"), ("content-encoding", "made-up")],
+        CALL,
+    ),
+    "JSON where events should be": (200, [("content-type", "text/event-stream")], CALL),
+    "no JSON": (200, [("content-type", "application/json")], CALL + b","),
+    "no events": (200, [("content-type", "text/event-stream")], b"\r\n \n" + STREAMED),
+    "no text": (200, [("content-type", "text/event-stream")], STREAMED.replace(b"I write", b"\xff")),
+}
+
+
+@pytest.mark.parametrize("guards", [[RULES], []], ids=["guarded", "not guarded"])
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_what_no_guard_can_read_reaches_no_client(case: str, guards: list[Any]) -> None:
+    status, headers, body = UNREADABLE[case]
+
+    async def answering(request: ReceivedRequest) -> HttpAnswer:
+        return HttpAnswer(status, headers, [body], length=len(body))
+
+    upstream = HttpServer(answering)
+    upstream.start()
+    try:
+        async with gate("openai_chat", [[]], guards=guards, upstream=f"http://127.0.0.1:{upstream.port}/v1") as gateway:
+            url, asked = SDKS["openai_chat"].raw(gateway.base_url)
+            async with httpx.AsyncClient(timeout=20) as client:
+                answer = await client.post(url, json=asked, headers={"accept-encoding": "identity"})
+            if not guards:
+                assert (answer.status_code, answer.content) == (status, body)
+                return
+            assert answer.status_code == 502
+            assert "no guard can read it" in answer.json()["error"]["message"]
+            [run] = await gateway.runs()
+            assert run.outcome == "failed"
+    finally:
+        upstream.close()

@@ -229,6 +229,10 @@ class _Gateway:
             return _refusal(
                 wire, 502, "api_error", f"The upstream {upstream.name} did not answer ({type(cause).__name__})."
             )
+        except WireError as error:
+            return _refusal(
+                wire, 502, "api_error", f"The answer of the upstream {upstream.name} does not pass: {error}"
+            )
         except JournalError as error:
             logger.error("a model call could not be journaled: %s", error)
             return _refusal(wire, 503, "overloaded_error", "The journal is unavailable; try again later.", retry=True)

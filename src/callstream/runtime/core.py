@@ -180,6 +180,11 @@ class RunCore(ABC):
     # -- what is known --
 
     @property
+    def must_judge(self) -> bool:
+        """Whether the program may get no answer that guards could not read."""
+        return self.rejected == "say"
+
+    @property
     def calls(self) -> list[Call]:
         """The run's calls, in the order in which they started."""
         return list(self._ledger)

@@ -197,6 +197,7 @@ class WithheldRun:
         self.loop = run.loop
         self.schedule = run.schedule
         self.on_stop = run.on_stop
+        self.must_judge = run.must_judge
         self._run = run
         self._ledger = Ledger()
 

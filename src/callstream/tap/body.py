@@ -256,6 +256,11 @@ class _Turn(Enum):
     RECORDING = auto()  # the next step follows when the record is there
 
 
+def unjudged(why: str) -> WireError:
+    """The error in place of an answer that a program may get only when guards have judged it."""
+    return WireError(f"no guard can read it: {why}")
+
+
 class TappedBody:
     """Reads one streamed response. Made on the loop of the request, where reading begins at once, in a task of its own:
     it reads the source, waits until all is recorded, and closes what has to be closed, however the response ends.
@@ -459,6 +464,8 @@ class TappedBody:
             raise self._inbox.error
         self._stage = _Stage.LAST
         end = self.collapser.end()
+        if end.error is not None and end.error.provider_message is None and self._response.run.must_judge:
+            raise unjudged(str(end.error))
         if end.error is not None:  # what is open was left out, so that there is nothing to judge
             logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
             end.error = None
@@ -489,6 +496,8 @@ class TappedBody:
         """The wire cannot be read any further. The rest is the SDK's to judge, unless it would be half a call."""
         if error.provider_message is None and self._response.was_interrupted:
             return error
+        if error.provider_message is None and self._response.run.must_judge:
+            return unjudged(str(error))
         logger.warning("cannot continue to read response %s: %s", self._response.response_id, error)
         return None
 

@@ -22,7 +22,7 @@ from callstream.runtime.continuing import Coming, Keeping, KeptBody, KeptTurn
 from callstream.runtime.engine import check_ask_again, check_silence
 from callstream.runtime.ownloop import may_wait_for
 from callstream.runtime.response import GivenResponse, TextFilter
-from callstream.tap.body import Limits, OnEnd, TappedBody
+from callstream.tap.body import Limits, OnEnd, TappedBody, unjudged
 from callstream.tools import current_call, describe
 from callstream.tools.check import argument_names, outline_faults
 from callstream.wire import WIRES
@@ -232,6 +232,9 @@ class TapSettings(msgspec.Struct, frozen=True):
             check_ask_again(self.ask_again)
 
 
+_REDIRECTS = 300
+
+
 class Exchange(NamedTuple):
     """A request of the SDK: what it asked of which provider, where its answer belongs, and what it said.
 
@@ -248,6 +251,12 @@ class Exchange(NamedTuple):
     rest_of: Reading | None = None
     coming: Coming | None = None
     often: int | None = None
+
+    def check_unread(self, status: int, what: str) -> None:
+        """An answer is to pass without being read. Errors and redirects may: no model speaks in them."""
+        run = self.place.run
+        if run is not None and run.must_judge and status < _REDIRECTS:
+            raise unjudged(f"it has {what}")
 
 
 class Tapping:
@@ -635,6 +644,8 @@ class Reading:
         try:
             events = self._response.decoder.whole(body)
         except WireError as error:
+            if self.run.must_judge:
+                raise unjudged(str(error)) from error
             logger.warning("could not read a response: %s", error)
             events = []
         if self._may_collapse:
