@@ -14,8 +14,9 @@ import httpx
 import pytest
 from google.genai.types import FinishReason
 
+from callstream import Callstream
 from callstream.calls import CallState
-from callstream.gateway import GatewaySettings
+from callstream.gateway import GatewaySettings, create_gateway
 from callstream.guards import Guard, Rule, Rules, ask
 from callstream.guards.cedar import CedarPolicies
 from callstream.testing import (
@@ -24,6 +25,7 @@ from callstream.testing import (
     HttpError,
     Parallel,
     ReceivedRequest,
+    ScriptedProvider,
     Text,
     ToolCall,
     Truncated,
@@ -32,7 +34,7 @@ from callstream.testing.encoders import encode, encode_whole
 from callstream.testing.httpserver import HttpAnswer, HttpServer
 from tests.gateway.gates import NAMES, Gate, awaiting, gate
 from tests.sdks import SDKS, Answer
-from tests.server.serving import run_input, tool_message
+from tests.server.serving import run_input, serving, tool_message
 
 WIRES = tuple(NAMES)
 RULES = Rules([Rule(name="keys", tool="write", pattern="sk-[a-z]+", message="Do not write keys.")])
@@ -316,3 +318,17 @@ async def test_what_no_guard_can_read_reaches_no_client(case: str, guards: list[
             assert run.outcome == "failed"
     finally:
         upstream.close()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_refusal_without_a_sentence_says_why_if_it_can_and_is_not_asked_again(stream: bool) -> None:
+    async with ScriptedProvider("cohere", [[Text("I write."), BAD]]) as provider:
+        app = create_gateway(Callstream("memory:", guards=[RULES]), upstreams={"cohere": provider.origin})
+        async with serving(app) as server, httpx.AsyncClient(timeout=20) as client:
+            url, asked = SDKS["cohere"].raw(f"http://127.0.0.1:{server.port}/cohere")
+            if stream:
+                with pytest.raises(httpx.RemoteProtocolError):
+                    await client.post(url, json=asked)
+                return
+            answer = await client.post(url, json={**asked, "stream": False})
+            assert (answer.status_code, answer.json()) == (403, {"message": REFUSED})

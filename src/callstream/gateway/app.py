@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 
 from callstream import Callstream, codec
 from callstream.calls import Call
-from callstream.errors import CallstreamError, JournalError, UsageError, WireError
+from callstream.errors import CallRejected, CallstreamError, JournalError, UsageError, WireError
 from callstream.events import Question
 from callstream.gateway.answers import (
     Answer,
@@ -229,6 +229,8 @@ class _Gateway:
             return _refusal(
                 wire, 502, "api_error", f"The upstream {upstream.name} did not answer ({type(cause).__name__})."
             )
+        except CallRejected as rejected:
+            return _refusal(wire, 403, "permission_error", f"{rejected.name} was refused: {rejected}")
         except WireError as error:
             return _refusal(
                 wire, 502, "api_error", f"The answer of the upstream {upstream.name} does not pass: {error}"
