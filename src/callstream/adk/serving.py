@@ -99,7 +99,7 @@ def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSess
         case "memory":
             return InMemorySessionService()
         case "sqlite":
-            return SqliteSessionService(url.partition("?")[0])
+            return _sqlite(url)
         case "postgresql" | "postgres":
             return _postgres(_link(url, retry_seconds), retry_seconds)
         case scheme if "://" in url:
@@ -108,6 +108,13 @@ def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSess
             raise UsageError(
                 f"expected memory:, sqlite:///file.db or postgresql://… for sessions, got a URL that begins with {scheme!r}"
             )
+
+
+def _sqlite(url: str) -> BaseSessionService:
+    try:
+        return SqliteSessionService(url.partition("?")[0])
+    except RuntimeError as error:  # of a file that is no database, or that an older google-adk has written
+        raise UsageError(f"these sessions cannot be opened: {error}") from None
 
 
 def _postgres(link: Link, retry_seconds: float) -> BaseSessionService:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,6 +22,7 @@ from google.adk.tools.tool_context import ToolContext
 from callstream import Callstream
 from callstream.adk.serving import open_sessions, prepare_sessions, sessions_beside
 from callstream.calls import CallState
+from callstream.errors import UsageError
 from callstream.testing import Finish, Parallel, Text, ToolCall
 from tests.adk.hosting import PATHS, Host, Models, agent_of, answer, function_calls_in, scripted, text_of
 from tests.journal.server import postgres_server
@@ -162,6 +164,16 @@ async def test_sessions_beside_a_journal_in_postgres(postgres_uri: str, models: 
                     assert client.text() == "Done."
                 await client.agent.close()
                 await sessions.close()
+
+
+@pytest.mark.parametrize("place", ["text.db", "folder", "older.db"])
+def test_a_file_that_holds_no_sessions_is_the_users_mistake(tmp_path: Path, place: str) -> None:
+    (tmp_path / "text.db").write_text("These are no sessions. " * 100)
+    (tmp_path / "folder").mkdir()
+    with closing(sqlite3.connect(tmp_path / "older.db")) as older:
+        older.execute("CREATE TABLE events (id TEXT, actions BLOB)")  # as google-adk kept them before 1.0
+    with pytest.raises(UsageError, match=f"^these sessions cannot be opened: .*{place}"):
+        open_sessions(f"sqlite:///{tmp_path}/{place}")
 
 
 def test_sessions_beside_a_journal() -> None:
