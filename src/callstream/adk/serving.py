@@ -21,6 +21,7 @@ from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.tapping import ModelOnPath, paths_in
 from callstream.callstream import Callstream
 from callstream.errors import MissingExtra, UsageError
+from callstream.journal.sqlite import sqlite_path
 
 if TYPE_CHECKING:
     from callstream.journal.postgres import Link
@@ -112,9 +113,15 @@ def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSess
 
 def _sqlite(url: str) -> BaseSessionService:
     try:
-        return SqliteSessionService(url.partition("?")[0])
+        return SqliteSessionService(_file(url))
     except RuntimeError as error:  # of a file that is no database, or that an older google-adk has written
         raise UsageError(f"these sessions cannot be opened: {error}") from None
+
+
+def _file(url: str) -> str:
+    """As a journal's URL is read: google-adk itself reads ``~``, ``%`` and ``#`` in another way."""
+    path, _ = sqlite_path(url.partition("?")[0])
+    return path
 
 
 def _postgres(link: Link, retry_seconds: float) -> BaseSessionService:

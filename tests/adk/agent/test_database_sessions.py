@@ -182,6 +182,20 @@ def test_sessions_beside_a_journal() -> None:
     assert sessions_beside("sqlite:////data/calls") == "sqlite:////data/calls-sessions"
 
 
+@pytest.mark.parametrize("folder", ["~", "100%25", "c#"])
+async def test_sessions_are_in_the_folder_of_their_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "~"))
+    (tmp_path / folder).mkdir()
+    journal = "sqlite:///~/calls.db" if folder == "~" else f"sqlite:///{tmp_path}/{folder}/calls.db"
+    async with Callstream(journal) as cs, cs.run("thread"):
+        pass
+    sessions = sessions_beside(journal)
+    await prepare_sessions(open_sessions(sessions), sessions)
+    assert {file.name for file in (tmp_path / folder).iterdir()} >= {"calls.db", "calls-sessions.db"}
+
+
 async def test_errors_of_the_store_repeat_nothing_of_the_conversation(tmp_path: Path) -> None:
     from google.adk.events.event import Event
     from google.genai import types
