@@ -7,6 +7,7 @@ memory for a journal in memory.
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -171,6 +172,9 @@ async def prepare_sessions(service: BaseSessionService, url: str) -> None:
         finally:
             await link.close_quietly(connection)
     else:
+        if url.partition(":")[0] == "sqlite":
+            # google-adk's connection has a thread, which outlives its failure and then finds the event loop closed.
+            sqlite3.connect(_file(url)).close()
         await service.list_sessions(app_name="callstream", user_id="")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
@@ -194,6 +195,23 @@ async def test_sessions_are_in_the_folder_of_their_journal(
     sessions = sessions_beside(journal)
     await prepare_sessions(open_sessions(sessions), sessions)
     assert {file.name for file in (tmp_path / folder).iterdir()} >= {"calls.db", "calls-sessions.db"}
+
+
+async def test_a_place_that_cannot_be_opened_leaves_no_thread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that outlives the event loop writes a traceback of its own."""
+    url = f"sqlite:///{tmp_path}/nofolder/sessions.db"
+    sessions = open_sessions(url)
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(sqlite3.OperationalError, match="unable to open database file"):
+        await asyncio.wait_for(prepare_sessions(sessions, url), 1)
+    assert started == []
 
 
 async def test_errors_of_the_store_repeat_nothing_of_the_conversation(tmp_path: Path) -> None:
