@@ -311,6 +311,8 @@ async def check_answers(
 ) -> None:
     """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
     session; and if none of the calls was made. ``past``: messages that may yet become an empty session's history.
+
+    One that was refused before may be among them still: it is no mistake beside one that its call awaits.
     """
     in_session, rewound = SessionCalls(session), rewound_calls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
@@ -319,6 +321,8 @@ async def check_answers(
         each for each in named if each in brought or in_session.named(each) or await directory.find(each)
     ]:
         raise AnswerRefused(answers[0].named, f"No call {answers[0].named} awaits an answer in this thread.")
+    mistakes: dict[str, str] = {}
+    fitting: set[str] = set()
     for answer in answers:
         call = await directory.find(id_in_session(session, answer.named))
         name = brought.get(answer.named)
@@ -345,9 +349,19 @@ async def check_answers(
                 f"The session in which {call.name} asked is gone, so this answer cannot reach the agent. The call "
                 f"{call.call_id} still awaits one.",
             )
-        mistake = misfit(question, answer.response) if question is not None and answer.error is None else None
-        if mistake is not None:
-            raise AnswerRefused(call.call_id, f"This is not the answer that {call.call_id} awaits: {mistake}")
+        mistake = _mistake_in(answer, question)
+        if mistake is None:
+            fitting.add(call.call_id)
+        else:
+            mistakes.setdefault(call.call_id, mistake)
+    for call_id, mistake in mistakes.items():
+        if call_id not in fitting:
+            raise AnswerRefused(call_id, f"This is not the answer that {call_id} awaits: {mistake}")
+
+
+def _mistake_in(answer: ClientAnswer, question: types.FunctionCall | None) -> str | None:
+    """Why it is not the answer that google-adk asked for, if it asked for one at all."""
+    return None if question is None or answer.error is not None else misfit(question, answer.response)
 
 
 async def _is_the_servers(directory: Directory, call: Call, in_session: SessionCalls, agent: BaseNode) -> bool:
@@ -434,6 +448,10 @@ class ClientAnswers:
         if call.state is CallState.AWAITING and wire_id not in self._order and call.name != CONFIRM_TOOL:
             return False  # google-adk cannot be given it: the session is gone, since the journal outlives memory
         if wire_id in self._unrecorded:
+            return True
+        if call.state is CallState.AWAITING and _mistake_in(answer, self._calls.question(wire_id)) is not None:
+            thread_id = self._run.thread_id
+            logger.warning("thread %s: ignoring an answer that call %s does not await", thread_id, call.call_id)
             return True
         part = self._part(call, answer)
         assert part.function_response is not None

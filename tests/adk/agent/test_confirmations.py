@@ -120,6 +120,40 @@ async def test_confirmation_that_says_neither_yes_nor_no_is_refused(
         assert client.text() == "Done."
 
 
+async def test_a_confirmation_that_was_refused_does_not_stand_in_the_way_of_the_next(
+    cs: Callstream, models: Models, remover: Remover
+) -> None:
+    """Clients keep the message with it."""
+    async with scripted("gemini", [[ToolCall("remove", {"path": "/x"}), Finish()], END]) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
+        await client.send()
+        (asked,) = client.pending()
+        (error,) = await client.answer({asked: "maybe later"})
+        assert error["code"] == "answer_refused"
+        await client.answer({asked: {"confirmed": True}})
+        assert client.text() == "Done."
+    assert remover.ran == ["/x"]
+
+
+async def test_a_confirmation_that_was_refused_is_no_decision_when_the_user_says_something_else(
+    cs: Callstream, models: Models, remover: Remover, caplog: pytest.LogCaptureFixture
+) -> None:
+    scripts = [[ToolCall("remove", {"path": "/x"}), Finish()], [Text("I wait."), Finish()], END]
+    async with scripted("gemini", scripts) as provider:
+        client = Client(adk_agent(cs, agent_of(gemini(models, provider), remover.tool)))
+        await client.send()
+        (asked,) = client.pending()
+        (error,) = await client.answer({asked: "maybe later"})
+        assert error["code"] == "answer_refused"
+        await client.send("Wait.")
+        assert client.text() == "I wait."
+        assert [call.state for call in await cs.journal.calls()] == [CallState.AWAITING] * 2
+        assert f"ignoring an answer that call {asked} does not await" in caplog.text
+        await client.answer({asked: {"confirmed": True}})
+        assert client.text() == "Done."
+    assert remover.ran == ["/x"]
+
+
 async def test_such_a_confirmation_is_refused_where_the_models_text_comes_after_it(
     cs: Callstream, models: Models
 ) -> None:

@@ -90,6 +90,17 @@ async def test_answer_that_a_workflow_did_not_ask_for_is_refused(cs: Callstream)
     assert painting.painted == [{"color": "red"}]
 
 
+async def test_an_answer_that_was_refused_does_not_stand_in_the_way_of_the_next(cs: Callstream) -> None:
+    painting = Painting(response_schema=COLOR)
+    client = Client(adk_agent(cs, painting.workflow))
+    await client.send()
+    (asked,) = client.pending()
+    (refused,) = await client.answer({asked: {"colour": "red"}})
+    assert refused["code"] == "answer_refused"
+    await client.answer({asked: {"color": "red"}})
+    assert painting.painted == [{"color": "red"}]
+
+
 async def test_workflow_asks_again_under_the_same_id(cs: Callstream) -> None:
     said: list[Any] = []
 
