@@ -7,7 +7,6 @@ memory for a journal in memory.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +21,7 @@ from callstream.adk.plugin import CallstreamPlugin
 from callstream.adk.tapping import ModelOnPath, paths_in
 from callstream.callstream import Callstream
 from callstream.errors import MissingExtra, UsageError
-from callstream.journal.sqlite import sqlite_path
+from callstream.journal.sqlite import check_opens, sqlite_path
 
 if TYPE_CHECKING:
     from callstream.journal.postgres import Link
@@ -174,7 +173,7 @@ async def prepare_sessions(service: BaseSessionService, url: str) -> None:
     else:
         if url.partition(":")[0] == "sqlite":
             # google-adk's connection has a thread, which outlives its failure and then finds the event loop closed.
-            sqlite3.connect(_file(url)).close()
+            check_opens(_file(url))
         await service.list_sessions(app_name="callstream", user_id="")
 
 

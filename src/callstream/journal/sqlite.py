@@ -373,6 +373,11 @@ def sqlite_path(url: str) -> tuple[str, Mapping[str, str]]:
     return os.path.abspath(Path(path).expanduser()), options
 
 
+def check_opens(path: str) -> None:
+    """Raises SQLite's error if there is no such file and none can be made."""
+    sqlite3.connect(path).close()
+
+
 PAGES = 1000
 """After so many pages the log is brought in: 4 MB."""
 MOST_PAGES = 4 * PAGES

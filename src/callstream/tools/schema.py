@@ -161,11 +161,8 @@ def _property(
     else:
         try:
             schema, found = msgspec_schema(annotation, _model_schema_into(definitions))
-        except (
-            TypeError,
-            NameError,
-            RuntimeError,
-        ) as error:  # a class may lack its fields still; RuntimeError: pydantic's
+        except (TypeError, NameError, RuntimeError) as error:
+            # Of a class that lacks its fields yet, such as a model that names another; pydantic's errors are RuntimeErrors.
             raise UsageError(f"{where}: no JSON Schema can be made of {_short(annotation)}{_reason(error)}") from error
     for name, definition in found.items():
         _define(definitions, name, definition, where)
@@ -183,7 +180,8 @@ def _short(annotation: Any) -> str:
 def _reason(error: Exception) -> str:
     if "schema_hook" in str(error):  # advice of msgspec's that is none for the author of a tool
         return "; take a dataclass, a TypedDict, a msgspec struct or a pydantic model"
-    return f" ({str(error).partition(chr(10))[0]})"
+    first_line = str(error).partition("\n")[0]
+    return f" ({first_line})"
 
 
 def _model_schema_into(definitions: dict[str, Schema]) -> Callable[[type], Schema]:
