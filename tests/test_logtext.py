@@ -50,6 +50,16 @@ def test_an_argument_stays_on_its_line(name: str) -> None:
     assert log.text.strip().isprintable()
 
 
+def test_an_argument_that_cannot_be_shown_is_logged_all_the_same() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise LookupError("it has no words")
+
+    with Log(logging.Formatter("%(message)s")) as log:
+        logging.getLogger("callstream").warning("it said: %s", Mute())
+    assert log.text == "it said: <exception str() failed>\n"
+
+
 def test_no_line_of_an_exception_begins_like_a_record() -> None:
     with Log(logging.Formatter("%(asctime)s %(levelname)s %(message)s")) as log:
         try:

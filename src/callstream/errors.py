@@ -17,6 +17,14 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def message_of(error: BaseException) -> str:
+    """What an exception says. It may be anybody's, so it may fail to say it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # and that must not take the place of the exception
+        return "<exception str() failed>"
+
+
 class CallstreamError(Exception):
     """The root of all errors that Callstream raises on purpose."""
 

@@ -12,6 +12,8 @@ import logging
 import traceback
 from typing import Any, Final
 
+from callstream.errors import message_of
+
 LOGGERS: Final = (
     "callstream",
     "callstream.gateway",
@@ -58,4 +60,6 @@ def guard_loggers() -> None:
 
 
 def _safe(given: Any) -> Any:
-    return one_line(given) if isinstance(given, str | BaseException) else given
+    if isinstance(given, BaseException):
+        return one_line(message_of(given))
+    return one_line(given) if isinstance(given, str) else given

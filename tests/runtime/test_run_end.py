@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from callstream import CallState, Callstream, Reject, Run, Settings, current_run
+from callstream import AbortSignal, CallState, Callstream, Reject, Run, Settings, current_run, tool
 from callstream.calls import Call
 from callstream.errors import JournalError, RunOver, UsageError
 from callstream.events import (
@@ -25,6 +25,7 @@ from callstream.events import (
     RunStarted,
 )
 from callstream.testing import ToolCall, encode
+from callstream.tools import ErrorPolicy
 from tests.submitting import replace_append
 
 from .reading import ARGS, WRITE, events, read, records
@@ -349,3 +350,44 @@ async def test_result_on_its_way_when_the_run_is_stopped(cs: Callstream) -> None
     assert call is not None
     assert (call.state, call.error) == (CallState.FAILED, "out of paper")
     assert run.outcome == "cancelled"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError("it has no words")
+
+
+async def test_an_exception_that_cannot_be_shown_ends_the_run_as_any_other(cs: Callstream) -> None:
+    with pytest.raises(Mute):
+        async with cs.run("thread") as run:
+            raise Mute
+    assert (run.outcome, run.reason) == ("failed", "Mute: <exception str() failed>")
+
+
+@pytest.mark.parametrize("on_hook_error", ["fail_call", "isolate"])
+async def test_an_exception_that_cannot_be_shown_fails_its_tool_or_hook_alone(on_hook_error: ErrorPolicy) -> None:
+    aborted: list[str] = []
+
+    @tool
+    async def broken() -> None:
+        raise Mute
+
+    @tool(on_hook_error=on_hook_error)
+    async def watched() -> None: ...
+
+    @watched.on_args_complete
+    async def fails(call: Call, signal: AbortSignal) -> None:
+        raise Mute
+
+    @watched.on_args_abort
+    async def undo(call: Call, reason: str) -> None:
+        aborted.append(reason)
+
+    async with Callstream(tools=[broken, watched]) as cs, cs.run("thread") as run:
+        for made in (broken, watched):
+            await run.record([CallStarted(made.__name__, made.__name__), CallCompleted(made.__name__, "{}")])
+        [failed, other] = await run.run_tools()
+        await run.settled("watched")
+    assert failed.text == "Mute: <exception str() failed>"
+    assert other.is_error == (on_hook_error == "fail_call") == (aborted == ["interrupted"])
+    assert run.outcome == "finished"

@@ -34,6 +34,7 @@ from callstream.adk.calls import paused_call_id
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState, refusal
 from callstream.callstream import Callstream
+from callstream.errors import message_of
 from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Response, Run
 from callstream.runtime.run import ModelCall
@@ -178,7 +179,7 @@ class Step(ModelCall, eq=False, kw_only=True):
         self.has_failed = True
         response, self.response, self.reader = self.response, None, None
         if response is not None:
-            await response.interrupt(detail=f"{type(error).__name__}: {error}")
+            await response.interrupt(detail=f"{type(error).__name__}: {message_of(error)}")
 
 
 class Invocation:

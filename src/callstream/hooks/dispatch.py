@@ -50,7 +50,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from callstream.calls import Call, CallState
-from callstream.errors import Reject, UsageError, WireError
+from callstream.errors import Reject, UsageError, WireError, message_of
 from callstream.events import DiscardReason
 from callstream.hooks.deltas import DeltaQueue, FieldReader
 from callstream.jsontext.path import Path
@@ -403,7 +403,8 @@ class CallHooks:
 
     def _describe(self, hook: Hook, failure: Exception) -> str:
         tool, call_id = self._call.name, self._call.call_id
-        return f"hook {hook.name!r} of tool {tool!r} failed in call {call_id!r}: {type(failure).__name__}: {failure}"
+        said = f"{type(failure).__name__}: {message_of(failure)}"
+        return f"hook {hook.name!r} of tool {tool!r} failed in call {call_id!r}: {said}"
 
     # -- one hook, within its time -------------------------------------------------------------------------------------
 

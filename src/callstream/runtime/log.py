@@ -58,6 +58,7 @@ from callstream.errors import (
     LimitExceeded,
     ThreadBusy,
     UsageError,
+    message_of,
 )
 from callstream.events import (
     ArgsAppended,
@@ -306,7 +307,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 def describe(error: BaseException) -> str:
     """The failure of a run or a call, in one line."""
-    text = str(error)
+    text = message_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, TypeAlias, is_typeddict
 
 import msgspec
 
-from callstream.errors import InvalidArguments, WireError
+from callstream.errors import InvalidArguments, WireError, message_of
 from callstream.jsontext.path import Path, parse_path
 from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, nearest, show
 from callstream.tools.check import faults as find_faults
@@ -183,7 +183,7 @@ def converter(annotation: Any) -> Convert | None:
         except Misfit:
             raise
         except Exception as error:  # a validator's own mistake; the call must not run, nor the stream break
-            rule = f"it could not be validated ({type(error).__name__}: {error})"
+            rule = f"it could not be validated ({type(error).__name__}: {message_of(error)})"
             raise Misfit([Fault((), "a valid value", show(value), rule)]) from error
 
     return convert_contained
