@@ -149,6 +149,16 @@ async def test_argument_text_is_in_no_span_unless_asked_for(collected: Collected
     assert span.attributes["gen_ai.tool.call.result"] == '{"also":"xyzzy"}'
 
 
+async def test_a_result_with_half_a_character_is_in_the_span(collected: Collected) -> None:
+    async with observed(collected, show_arguments=True) as cs, cs.run("thread") as run:
+        await call(run)
+        await run.execute("c")
+        await run.complete("c", "\ud83d")
+    [span] = collected.spans("execute_tool")
+    assert span.attributes is not None
+    assert span.attributes["gen_ai.tool.call.result"] == '"\\ud83d"'
+
+
 async def test_what_goes_wrong_is_an_error(collected: Collected) -> None:
     async with observed(collected) as cs:
         with pytest.raises(ValueError, match="xyzzy"):

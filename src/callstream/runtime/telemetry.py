@@ -27,6 +27,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from callstream import codec
 from callstream.calls import AT_REST, HAS_OUTCOME, Call, CallState
 from callstream.events import ResponseEnded
 from callstream.journal import Journal
@@ -264,7 +265,7 @@ class Telemetry:
         if self._show_arguments:
             told["gen_ai.tool.call.arguments"] = call.args_json
             if call.state is CallState.COMPLETED:
-                told["gen_ai.tool.call.result"] = msgspec.json.encode(call.result).decode()
+                told["gen_ai.tool.call.result"] = codec.encode(call.result).decode()
         known.span.set_attributes({name: value for name, value in told.items() if value is not None})
         if call.state in (CallState.FAILED, CallState.DISCARDED):
             known.span.set_attribute("error.type", call.reason or "tool_error")
