@@ -21,6 +21,19 @@ def test_a_lone_surrogate_is_written_as_an_escape() -> None:
     assert codec.encode({"a": "é", "raw": msgspec.Raw(b"1.10")}) == '{"a":"é","raw":1.10}'.encode()
 
 
+def test_classes_of_text_and_numbers_are_written_as_what_they_are() -> None:
+    class Title(str):
+        __slots__ = ()
+
+    class Count(int): ...
+
+    class Mean(float): ...
+
+    assert codec.encode([Title("a"), Count(3), Mean(1.5)]) == b'["a",3,1.5]'
+    with pytest.raises(TypeError, match="Encoding objects of type object is unsupported"):
+        codec.encode(object())
+
+
 def test_no_reader_takes_a_part_of_the_json_for_the_end_of_its_line() -> None:
     data = codec.encode_line({"a": "x\x85y\u2028z\u2029"})
     assert len(data.decode().splitlines()) == 1

@@ -23,7 +23,20 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 _T = TypeVar("_T")
-_encoder = msgspec.json.Encoder()
+
+
+def plain(value: Any) -> Any:
+    """Text or a number of a class of its own, such as numpy's or an HTML parser's, as what it is. For msgspec, as a hook."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=plain)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(
     rb"\\\\"  # a backslash that is itself escaped: what follows it is no escape
@@ -172,4 +185,4 @@ class SurrogateJoin:
 
 
 def _to_builtins(value: Any) -> Any:
-    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value)
+    return json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value, enc_hook=plain)

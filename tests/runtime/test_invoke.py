@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import threading
 from typing import Any
 
@@ -103,6 +104,33 @@ async def test_a_result_that_json_cannot_express_fails_its_call(journal_url: str
                 await run.invoke("c1")
             call = run.call("c1")
             assert (call.state, "cannot be written as JSON" in str(call.error)) == (CallState.FAILED, True)
+
+
+async def test_text_and_numbers_of_classes_of_their_own_are_results(journal_url: str) -> None:
+    """Such as numpy's, and those of parsers of HTML."""
+
+    class Title(str):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            return "not the text itself"
+
+    class Count(int): ...
+
+    class Mean(float): ...
+
+    @tool
+    async def write(title: str, content: str) -> dict[str, Any]:
+        return {Title("title"): Title("Tides\ud83d"), "count": [Count(3)], "mean": Mean(1.5)}
+
+    async with Callstream(journal_url, tools=[write]) as cs:
+        async with cs.run("thread") as run:
+            await read(run, "anthropic", [WRITE])
+            [result] = await run.run_tools()
+        assert json.loads(result.text) == {"title": "Tides\ud83d", "count": [3], "mean": 1.5}
+        kept = await cs.journal.call("c1")
+        assert kept is not None
+        assert kept.result == {"title": "Tides\ud83d", "count": [3], "mean": 1.5}
 
 
 async def test_invoke_of_tools_that_hide_what_they_are(journal_url: str) -> None:

@@ -120,6 +120,7 @@ _PIECE_KINDS: dict[type, int] = {
     TextAppended: Kind.TEXT,
     ReasoningAppended: Kind.REASONING,
 }
+_encoder = msgspec.json.Encoder(enc_hook=codec.plain)
 _decoder = msgspec.json.Decoder(RunEvent)
 _KEPT_BODIES = tuple(f'{{"type":"{kind.__struct_config__.tag}"' for kind in KEPT)
 """How the bodies of such events begin."""
@@ -388,8 +389,8 @@ def _readable(event: RunEvent) -> tuple[int, str]:
 
 def _json(event: RunEvent) -> tuple[int, str]:
     try:
-        return Kind.EVENT, msgspec.json.encode(event).decode()
+        return Kind.EVENT, _encoder.encode(event).decode()
     except UnicodeEncodeError:
-        return Kind.EVENT | ESCAPED, json.dumps(msgspec.to_builtins(event))
+        return Kind.EVENT | ESCAPED, json.dumps(msgspec.to_builtins(event, enc_hook=codec.plain))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{type(event).__name__} cannot be written as JSON: {error}") from error
