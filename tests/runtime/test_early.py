@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from callstream import CallRejected, CallState, Callstream, Reject, UsageError, open_journal, tool
 from callstream.testing import ScriptedProvider, Text, ToolCall
+from callstream.tools import current_call
 from tests.gated import GatedProvider
 from tests.runtime import crashing
 from tests.runtime.streaming import WIRE, chunks, feed, until
@@ -48,6 +49,72 @@ async def test_the_tool_starts_while_the_response_writes_other_things(cs: Callst
         assert await run.run_tools() == []
         assert run.call("c1").state is CallState.COMPLETED
     assert cities == ["Paris"]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_it_runs_once_though_it_is_called_between_two_items_of_another_tool(kind: str, cs: Callstream) -> None:
+    cities = []
+
+    @tool(start="early")
+    async def look(city: str) -> str:
+        cities.append(city)
+        return f"{city}: sunny"
+
+    @tool
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            assert current_call() is not None
+            yield number
+
+    @tool
+    def count_plainly(to: int) -> Iterator[int]:
+        for number in range(to):
+            assert current_call() is not None
+            yield number
+
+    counting: Any = count if kind == "async" else count_plainly
+    for made in (look, counting):
+        cs.add_tool(made)
+    sent = chunks(ToolCall(counting.__name__, {"to": 2}), ToolCall("look", {"city": "Paris"}))
+    async with cs.run("thread") as run:
+        async with run.response(WIRE) as response:
+            await feed(response, sent)
+        items = counting(2)
+        assert (await anext(items) if kind == "async" else next(items)) == 0
+        assert current_call() is None
+        assert await look("Paris") == "Paris: sunny"
+        assert ([item async for item in items] if kind == "async" else list(items)) == [1]
+    assert cities == ["Paris"]
+
+
+def test_a_plain_generator_that_is_a_tool_is_one_like_any_other() -> None:
+    seen: list[Any] = []
+
+    @tool
+    def talk(first: str) -> Generator[str, str, str]:
+        try:
+            seen.append((yield first))
+            try:
+                yield "second"
+            except LookupError as error:
+                seen.append(error)
+            yield "third"
+        finally:
+            seen.append("closed")
+        return "end"
+
+    talking: Any = talk("first")
+    assert next(talking) == "first"
+    assert talking.send("sent") == "second"
+    error = LookupError()
+    assert talking.throw(error) == "third"
+    with pytest.raises(StopIteration, match="end"):
+        next(talking)
+    assert seen == ["sent", error, "closed"]
+    talking = talk("again")
+    next(talking)
+    talking.close()
+    assert seen[3:] == ["closed"]
 
 
 async def test_three_tools_run_beside_each_other_and_are_asked_for_by_name(cs: Callstream) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
@@ -254,12 +254,17 @@ def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda ar
                     yield item
                 return
             args, kwargs = fill(args, kwargs)
-            with running_for(call):
-                items = function(*args, **kwargs)
-                try:
-                    async for item in items:
-                        yield item
-                finally:
+            items = function(*args, **kwargs)
+            try:
+                while True:
+                    with running_for(call):  # and not between two items, when its reader has the turn
+                        try:
+                            item = await anext(items)
+                        except StopAsyncIteration:
+                            return
+                    yield item
+            finally:
+                with running_for(call):
                     await items.aclose()
 
         return stream
@@ -271,8 +276,7 @@ def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda ar
                 yield from begun.wait_here()
                 return None
             args, kwargs = fill(args, kwargs)
-            with running_for(call):
-                return (yield from function(*args, **kwargs))
+            return (yield from _running_for(call, function(*args, **kwargs)))
 
         return steps
     if is_of_kind(inspect.iscoroutinefunction, function):
@@ -296,6 +300,25 @@ def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda ar
             return function(*args, **kwargs)
 
     return plain
+
+
+def _running_for(call: Call | None, items: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """A generator that runs for a call, and not between two items, when its reader has the turn."""
+    step: Callable[[], Any] = functools.partial(next, items)
+    while True:
+        with running_for(call):
+            try:
+                item = step()
+            except StopIteration as end:
+                return end.value
+        try:
+            step = functools.partial(items.send, (yield item))
+        except GeneratorExit:
+            with running_for(call):
+                items.close()
+            raise
+        except BaseException as error:  # noqa: BLE001  # what its reader throws into it
+            step = functools.partial(items.throw, error)
 
 
 def is_of_kind(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
