@@ -37,7 +37,7 @@ def test_where_nothing_is_collapsed_every_piece_passes_at_once(wire: str) -> Non
     [
         ("anthropic", {"type": "ping"}),
         ("openai_chat", {"object": "chat.completion.chunk", "choices": []}),
-        ("openai_responses", {"type": "response.in_progress"}),
+        ("openai_responses", {"type": "keepalive", "sequence_number": 0}),
     ],
 )
 def test_keepalive_per_wire_is_an_event_of_the_wire(wire: str, sign: dict[str, Any]) -> None:

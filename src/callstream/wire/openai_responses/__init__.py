@@ -124,7 +124,10 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
 
     @property
     def keep_alive(self) -> bytes:
-        """That the response is in progress, once more: clients that count events count it, and all know it."""
+        """The event that OpenAI's API sends itself: clients that count events count it, and none takes it for content.
+
+        One with a response in it would do for most, but openai's SDK for Node takes that for all that there is by then.
+        """
         return self._sign_of_life or super().keep_alive
 
     def _is_mere_delta(self, call: _ItemCall, frame: Frame, chunk: Any) -> bool:
@@ -184,7 +187,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
 
     def _pass_on(self, event: StreamEvent, frame: Frame) -> None:
         if event.type == "response.created":
-            self._sign_of_life = _in_progress(frame)
+            self._sign_of_life = _keepalive(event)
             self._reasoning.clear()
             self._slots.append(Aside(frame, partial(self._begin_message, frame)))
         elif event.type in ASIDES or not event.type.startswith("response."):
@@ -286,11 +289,9 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         return call if call is not None and call.collapsed else None
 
 
-def _in_progress(created: Frame) -> bytes | None:
-    event = read_json(created.payload)
-    if not isinstance(event, dict):
-        return None
-    return b"event: response.in_progress\ndata: %b\n\n" % codec.encode_line({**event, "type": "response.in_progress"})
+def _keepalive(created: StreamEvent) -> bytes:
+    number = {} if created.sequence_number is None else {"sequence_number": created.sequence_number}
+    return b"event: keepalive\ndata: %b\n\n" % codec.encode_line({"type": "keepalive", **number})
 
 
 # -- two answers as one ------------------------------------------------------------------------------------------------
