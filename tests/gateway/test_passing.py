@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -96,6 +97,25 @@ async def test_a_connection_that_fails_is_an_error_of_the_wire() -> None:
             "type": "api_error",
             "message": "The upstream anthropic did not answer (ConnectError).",
         }
+
+
+@pytest.mark.parametrize("ending", ["nobody listens", "it breaks off"])
+async def test_an_upstream_that_fails_is_a_line_in_the_log(ending: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with gate("anthropic", [[Text("Half of "), Cut()]]) as gateway:
+        url, body = SDKS["anthropic"].raw(gateway.base_url)
+        if ending == "nobody listens":
+            await gateway.provider.aclose()
+            await posted(url, body)
+        else:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await posted(url, body)
+        [run] = await gateway.runs()
+        expected = "ConnectError: " if ending == "nobody listens" else "RemoteProtocolError: "
+        assert run.outcome == "failed"
+        assert run.reason.startswith(f"UpstreamFailed: anthropic: {expected}")
+    [failed] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert failed.exc_info is not None
+    assert logging.Formatter().formatException(failed.exc_info).count("\n") == 0
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/messages", "/v1/v1/messages"])

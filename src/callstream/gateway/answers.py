@@ -43,6 +43,10 @@ class UpstreamRefused(CallstreamError):
     """The upstream has refused a request. What it said went to the client and nowhere else: keys can be in it."""
 
 
+class UpstreamFailed(CallstreamError):
+    """The upstream could not be reached, or broke off. Where in the gateway that came out says nothing."""
+
+
 class Answer:
     """The bytes of one answer, as they come. ``key`` is that of the request, None if it can be compared with no other."""
 

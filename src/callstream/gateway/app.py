@@ -29,6 +29,7 @@ from callstream.gateway.answers import (
     AnswerBroken,
     KeptAnswers,
     LiveAnswers,
+    UpstreamFailed,
     UpstreamRefused,
     WrongOffset,
     answer_of,
@@ -369,7 +370,7 @@ class _Gateway:
         """Reads one answer from its upstream, in the run that it belongs to, to its end."""
         turn: Turn | None = None
         error: BaseException | None = None
-        refused: UpstreamRefused | None = None
+        failure: UpstreamRefused | UpstreamFailed | None = None
         said = asked.said()
         try:
             if asked.provider is not None:
@@ -380,17 +381,19 @@ class _Gateway:
             if turn is not None and asked.provider is not None and answer.status == _OK:
                 self._turns.remember(turn, said, answer_id(asked.provider.wire, answer.content))
             elif answer.status >= _ERRORS:
-                refused = UpstreamRefused(f"{asked.upstream.name} answered {answer.status}")
+                failure = UpstreamRefused(f"{asked.upstream.name} answered {answer.status}")
         except BaseException as broken:
             error = broken
             if not isinstance(broken, Exception):
                 raise
             if not isinstance(broken, CallstreamError):
                 logger.warning("the answer of %s broke off: %s", asked.upstream.name, type(broken).__name__)
+            if isinstance(broken, self._library.HTTPError):
+                failure = UpstreamFailed(f"{asked.upstream.name}: {type(broken).__name__}: {broken}")
         finally:
             answer.end(error)
             if turn is not None:
-                await self._turns.answered(turn, error or refused)
+                await self._turns.answered(turn, failure or error)
 
     async def _pass_on(self, answer: Answer, asked: _Asked, turn: Turn | None) -> None:
         began = perf_counter()
