@@ -12,8 +12,9 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from callstream import Callstream
 from callstream.errors import UsageError
-from callstream.gateway import GatewaySettings
+from callstream.gateway import GatewaySettings, create_gateway
 from callstream.gateway.settings import Upstreams
 from callstream.runtime.telemetry import Telemetry
 from callstream.testing import Cut, Finish, HttpError, ReceivedRequest, Text, ToolCall, Truncated
@@ -181,6 +182,14 @@ def test_the_version_of_an_upstream_is_in_its_address_once() -> None:
 def test_an_upstream_is_an_http_address(url: str) -> None:
     with pytest.raises(UsageError, match="expected an upstream such as"):
         Upstreams({"mine": url})
+
+
+@pytest.mark.parametrize("name", ["api", "agui", "healthz", "page", "responses", "runs", "threads", "ui"])
+async def test_an_upstream_takes_no_path_of_the_gateways_own(name: str) -> None:
+    expected = f"expected an upstream's name that is no path of the gateway's own, got '{name}'"
+    async with Callstream("memory:") as callstream:
+        with pytest.raises(UsageError, match=expected):
+            create_gateway(callstream, upstreams={name: "https://models.example.com/v1"})
 
 
 async def test_the_inspector_and_the_api_are_beside_it() -> None:

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -100,6 +100,10 @@ def create_gateway(
     gateway = _Gateway(callstream, Upstreams(upstreams), key, settings or GatewaySettings())
     app = create_app(_no_agent, callstream=callstream, auth=gateway.auth, settings=server, name="gateway")
     responses = Route("/responses/{response_id}", gateway.response, methods=["GET", "HEAD", "DELETE"])
+    own = {route.path.split("/")[1] for route in [responses, *app.routes] if isinstance(route, Route | Mount)}
+    for name in upstreams or ():
+        if name in own:
+            raise UsageError(f"expected an upstream's name that is no path of the gateway's own, got {name!r}")
     app.router.routes[:0] = [responses, _Door(gateway)]
     app.state.ends.push_async_callback(gateway.aclose)
     app.state.gateway = gateway
