@@ -52,6 +52,17 @@ def test_joined_text_tells_the_same_wherever_the_body_is_cut(
 
 
 @pytest.mark.parametrize("wire", WIRES)
+def test_text_with_halves_of_characters_is_left_as_it_came(wire: str) -> None:
+    """Servers that cut UTF-16 text in two send them. What is shown of them is not what the bytes say."""
+    script = [Thought("Hm\ud83d\ude00\ud83d.", size=1), Text("I \ud83d\ude00 agr\ud83dee.", size=1), Finish()]
+    whole = b"".join(encode(wire, script))
+    plain, joined = tapped(wire, [whole]), tapped(wire, [whole], joins_text=True)
+    before, after = READ[wire](plain.body), READ[wire](joined.body)
+    assert (after.told, after.text) == (before.told, before.text)
+    assert told_by(joined.events, joined.error) == told_by(plain.events, plain.error)
+
+
+@pytest.mark.parametrize("wire", WIRES)
 def test_a_passage_is_one_frame_and_the_sdk_reads_the_same(wire: str) -> None:
     script = [Thought(SAID, size=5, signature="c2ln"), Text(SAID, size=4), ToolCall("write", {"a": 1}), Finish()]
     whole = b"".join(encode(wire, script))

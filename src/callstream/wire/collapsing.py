@@ -254,7 +254,7 @@ class Collapser(ABC, Generic[C]):
     def _accept(self, frame: Frame, events: list[WireEvent]) -> list[Output]:
         """What leaves after this frame, which brought these events. A call that does not fit is discarded in them."""
         pieces = self._decoder.pieces
-        if self._passages is not None and not pieces:
+        if self._passages is not None and not pieces and self._decoder.says_as_read:
             frame.text = self._text_in(frame, events)
         if len(events) == 1 and not self._unread:
             kind = type(events[0])

@@ -89,6 +89,11 @@ class Decoder(ABC, Generic[Chunk]):
         return self._transcript.any_end
 
     @property
+    def says_as_read(self) -> bool:
+        """Whether the text of its events is what the bytes say. Halves of surrogate pairs are put together, or replaced."""
+        return not self._transcript.expects_surrogates
+
+    @property
     def answer_id(self) -> str | None:
         """The provider's own id of the response that is being read; None if it has not come, or the response has ended."""
         return self._transcript.response_message_id

@@ -187,6 +187,10 @@ class Transcript:
         if self._surrogates is None:
             self._surrogates = {}
 
+    @property
+    def expects_surrogates(self) -> bool:
+        return self._surrogates is not None
+
     # -- messages --
 
     def message(self, choice: int = 0) -> str:
