@@ -34,6 +34,7 @@ from callstream.adk.calls import paused_call_id
 from callstream.adk.partials import PartialReader
 from callstream.calls import Call, CallState, refusal
 from callstream.callstream import Callstream
+from callstream.codec import SurrogateJoin
 from callstream.errors import message_of
 from callstream.events import CallDiscarded, CallStarted
 from callstream.runtime import Response, Run
@@ -397,6 +398,32 @@ class Endings:
         """Waits for the ends that are being written in this event loop."""
         loop = asyncio.get_running_loop()
         await asyncio.gather(*[task for task in self._ending if task.get_loop() is loop])
+
+
+# -- what a whole response says --
+
+
+def join_halves(response: LlmResponse) -> None:
+    """Makes its text what is shown of it, where halves of surrogate pairs are in it: no store of sessions can hold those.
+
+    Some model classes repeat the reasoning in ``custom_metadata``.
+    """
+    for part in (response.content and response.content.parts) or ():
+        if part.text:
+            part.text = _joined(part.text)
+    response.custom_metadata = _joined(response.custom_metadata)
+
+
+def _joined(value: Any) -> Any:
+    match value:
+        case str():
+            halves = SurrogateJoin()
+            return halves.feed(value) + halves.end()
+        case list():
+            return [_joined(each) for each in value]
+        case dict():
+            return {name: _joined(each) for name, each in value.items()}
+    return value
 
 
 # -- calls that the model did not finish --

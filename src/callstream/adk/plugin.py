@@ -29,7 +29,7 @@ from callstream.adk.answers import Incoming
 from callstream.adk.calls import give_up_rewound
 from callstream.adk.eventtexts import EventTexts, Judges, LiveTranscript, OutputKeys, record_judged
 from callstream.adk.execution import Execution, current_agent_tool
-from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker, Step, guard, open_run
+from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker, Step, guard, join_halves, open_run
 from callstream.adk.partials import minted_id
 from callstream.adk.requests import fill_in_answers, lacks_answers, repair, restore_wire_ids
 from callstream.adk.settings import AgentOptions
@@ -372,6 +372,7 @@ class CallstreamPlugin(BasePlugin):
             await step.record_nameless()
         except RunOver:
             return None
+        join_halves(llm_response)
         guard(invocation, step, llm_response, self.on_truncated)
         return None
 

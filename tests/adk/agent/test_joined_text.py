@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from google.adk.apps import App
 from google.adk.events.event import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from callstream.testing import Failure, Finish, Text, Thought, ToolCall
 from callstream.testing.provider import ProviderServer
 from tests.adk.hosting import Models, agent_of, scripted
 
+from .agents import adk_agent
 from .clients import Client
 
 SAID_LAST = [Text("Done.", size=2), Finish()]
@@ -124,6 +127,28 @@ ended = st.just(Finish()) | st.just(Finish("length")) | st.just(Failure("overloa
 async def test_any_script_gives_the_same_session_in_both_ways(wire: str, steps: list[Any], call: Any, end: Any) -> None:
     script = [*steps, *([call] if call is not None else []), end]
     await ran_both_ways(lambda: scripted(wire, [script, SAID_LAST, SAID_LAST]))
+
+
+@pytest.mark.parametrize("join_text", [None, False])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_halves_of_characters_are_in_the_session_as_clients_see_them(
+    wire: str, join_text: bool | None, tmp_path: Path, cs: Callstream, models: Models
+) -> None:
+    """Servers that cut UTF-16 text in two send them, and no store of sessions can hold them."""
+    script = [Thought("Hm\ud83d\ude00\ud83d.", size=1), Text("I \ud83d\ude00 agr\ud83dee.", size=1), Finish()]
+    sessions = SqliteSessionService(f"{tmp_path}/sessions.db")
+    async with scripted(wire, [script, SAID_LAST]) as provider:
+        root = agent_of(models(provider), output_key="kept")
+        client = Client(adk_agent(cs, root, session_service=sessions, join_text=join_text))
+        await client.send()
+        assert client.text() == "I \U0001f600 agr\ufffdee."
+        await client.send()
+        assert client.text() == "Done."
+    session = await sessions.get_session(app_name="app", user_id="user", session_id="thread")
+    assert session is not None
+    said = [part.text for event in session.events for part in event.content.parts if part.text and not part.thought]
+    assert [text for text in said if text != "Go"] == ["I \U0001f600 agr\ufffdee.", "Done."]
+    assert session.state["kept"] == "Done."
 
 
 class Forwarding(BaseAgent):
