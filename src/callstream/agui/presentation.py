@@ -32,6 +32,7 @@ from callstream.agui.events import (
     ToolCallStart,
 )
 from callstream.agui.messages import AssistantMessage
+from callstream.errors import UsageError
 
 
 class Presenter(Protocol):
@@ -62,6 +63,9 @@ class Predictions:
 
     def __init__(self, mappings: PredictStateMapping | Iterable[PredictStateMapping] | None) -> None:
         self._mappings = (mappings,) if isinstance(mappings, PredictStateMapping) else tuple(mappings or ())
+        for mapping in self._mappings:
+            if not isinstance(mapping, PredictStateMapping):
+                raise UsageError(f"expected predict_state to be PredictStateMappings, got {mappings!r}")
 
     def payloads(self, tool_name: str) -> list[dict[str, str]]:
         """A tool's mappings as the client gets them; empty if nothing is predicted from its calls."""

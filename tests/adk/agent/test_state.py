@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from google.adk.agents import LlmAgent
 from google.adk.sessions import InMemorySessionService
 from google.adk.tools import ToolContext
 
 from callstream import Callstream
 from callstream.adk import PredictStateMapping
 from callstream.calls import CallState
+from callstream.errors import UsageError
 from callstream.testing import Finish, HttpError, Text, ToolCall
 from tests.adk.hosting import Models, agent_of, scripted
 
@@ -206,6 +209,12 @@ async def test_prediction_without_question(cs: Callstream, models: Models) -> No
         await client.send()
     assert len(client.custom) == 1
     assert client.pending() == []
+
+
+@pytest.mark.parametrize("given", [{"state_key": "document", "tool": "write", "tool_argument": "body"}, ["write"]])
+def test_what_is_no_mapping_is_refused_at_once(given: Any, cs: Callstream) -> None:
+    with pytest.raises(UsageError, match="expected predict_state to be PredictStateMappings, got "):
+        adk_agent(cs, LlmAgent(name="writer"), predict_state=given)
 
 
 async def test_messages_are_marked_once(cs: Callstream, models: Models) -> None:
