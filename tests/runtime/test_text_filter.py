@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -94,6 +95,12 @@ def test_what_cannot_be_a_filter(secrets: re.Pattern[str] | str | list[str], fau
     hold = 8 if fault.startswith("matches") else None
     with pytest.raises(UsageError, match=re.escape(fault)):
         TextFilter.redacting(secrets, hold=hold)
+
+
+@pytest.mark.parametrize("judge", [3, lambda text: text, lambda text, is_end, more: (text, "")])
+def test_a_filter_that_cannot_judge_is_refused_at_once(judge: Any) -> None:
+    with pytest.raises(UsageError, match="expected a filter that takes \\(text, is_end\\), got "):
+        TextFilter(judge)
 
 
 def test_passages_end_where_their_message_or_a_call_says_so() -> None:

@@ -37,6 +37,7 @@ from callstream.events import (
 from callstream.runtime.barrier import rejection
 from callstream.runtime.core import RunCore
 from callstream.runtime.log import EventsThen, Then, submitted
+from callstream.tools.tool import check_takes
 from callstream.wire import decoder_for
 from callstream.wire.transcript import ArgumentText
 
@@ -68,6 +69,10 @@ class TextFilter:
     """
 
     def __init__(self, judge: Judge) -> None:
+        expected = "a filter that takes (text, is_end)"
+        if not callable(judge):
+            raise UsageError(f"expected {expected}, got {judge!r}")
+        check_takes(judge, 2, expected)
         self.passage: Callable[[], _Passage] = lambda: _Judged(judge)
         """Begins a passage."""
 
