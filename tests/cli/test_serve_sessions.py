@@ -143,6 +143,19 @@ def test_a_place_that_cannot_be_used_is_said_at_the_start(tmp_path: Path, approv
     )
     assert (done.code, done.out) == (1, "")
     assert "the sessions cannot be opened: OperationalError: unable to open database file" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_sessions_lie_beside_the_journal_whatever_its_name(tmp_path: Path, approval_env: dict[str, str]) -> None:
+    (tmp_path / "agent.py").write_text(APPROVING)
+    env = {**approval_env, "HOME": str(tmp_path)}
+    for place, folder in (("a#1", "a#1"), ("a%231", "a%231"), ("~", ".")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with serving(
+            "serve", "agent.py", "--port", "0", "--journal", f"sqlite:///{place}/calls.db", env=env, cwd=tmp_path
+        ):
+            assert (tmp_path / folder / "calls-sessions.db").exists()
+            assert (tmp_path / folder / "calls.db").exists()
 
 
 def test_an_age_for_an_archive_that_is_none_is_refused(tmp_path: Path, approval_env: dict[str, str]) -> None:
