@@ -56,7 +56,7 @@ def test_every_setting_is_a_variable(field: Any) -> None:
 
 def _samples(field: Any) -> list[tuple[str, Any]]:
     if field.type == tuple[str, ...]:
-        return [("a, b,", ("a", "b")), ("", ())]
+        return [("http://a, http://b,", ("http://a", "http://b")), ("", ())]
     if field.type is bool:
         return [("off", False), ("TRUE", True), ("0", False), ("1", True)]
     if field.type in (int, float):
@@ -122,6 +122,18 @@ def test_origins_are_what_browsers_send() -> None:
     made = ServerSettings.from_env({"CALLSTREAM_CORS_ORIGINS": "https://App.example.com/, http://localhost:3000"})
     assert made.cors_origins == ("https://app.example.com", "http://localhost:3000")
     assert ServerSettings(cors_origins=("https://app.example.com/",)).cors_origins == ("https://app.example.com",)
+
+
+@pytest.mark.parametrize("wrong", ["app.example.com", "https://app.example.com/shop", "https://me@app.example.com"])
+def test_what_is_no_origin_is_refused(wrong: str) -> None:
+    """No browser sends that, so no page could use the server."""
+    with pytest.raises(UsageError, match="cors_origins: expected an origin such as"):
+        ServerSettings.from_env({"CALLSTREAM_CORS_ORIGINS": f"https://b.example, {wrong}"})
+
+
+def test_origins_of_files_and_of_apps_are_origins() -> None:
+    known = ("*", "null", "capacitor://localhost", "http://[::1]:3000")
+    assert ServerSettings(cors_origins=known).cors_origins == known
 
 
 def test_settings_of_something_else_are_refused() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Final, Literal, Self, get_args, get_origin
@@ -120,6 +121,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{field.name} must be a finite number (None is no limit), got {value}")
         # Browsers send an origin without a slash at its end, and in lower case.
         origins = tuple(origin.strip().rstrip("/").lower() for origin in self.cors_origins)
+        for origin in origins:
+            if _ORIGIN.fullmatch(origin) is None:
+                raise UsageError(
+                    f"invalid value for cors_origins: expected an origin such as https://app.example.com, got {origin!r}"
+                )
         msgspec.structs.force_setattr(self, "cors_origins", origins)
         for name in _TIMES:
             if getattr(self, name) < 0:
@@ -145,6 +151,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**values, **settings)
 
 
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|null|\*")
+"""What browsers send; null comes from files, and any origin is meant by a star."""
 _TIMES: Final = ("busy_wait", "disconnect_grace", "shutdown_seconds")
 _COUNTED: Final = tuple(
     name
