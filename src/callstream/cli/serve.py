@@ -58,8 +58,9 @@ def add_to(commands: Commands) -> None:
         summary="serve an agent over AG-UI, with its journal and the inspector",
         description="""Serves an agent as it is: a google-adk App, agent or workflow, an ADKAgent, or any object with
             run(input). Runs belong to the server: a client that disconnects can rejoin its run. If no journal is named,
-            ./callstream.db is created and used. Every option can also be set in the environment (CALLSTREAM_CORS_ORIGINS,
-            CALLSTREAM_SESSIONS, CALLSTREAM_FORGET_AFTER, …), and so can the server's limits (CALLSTREAM_MAX_RUNS, …).""",
+            ./callstream.db is created and used. Most options can also be set in the environment
+            (CALLSTREAM_CORS_ORIGINS, CALLSTREAM_SESSIONS, CALLSTREAM_FORGET_AFTER, …), and so can the server's limits
+            (CALLSTREAM_MAX_RUNS, …).""",
         examples="""
             callstream serve agent.py:root_agent
             callstream serve shop.agents:app --port 9000 --on-disconnect stop
