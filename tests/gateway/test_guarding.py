@@ -165,7 +165,7 @@ async def test_an_answer_is_not_cut_while_another_call_is_written() -> None:
 
 
 async def test_what_the_provider_did_not_end_has_no_end_beside_a_refused_call() -> None:
-    async with gate("anthropic", [[Text("I write."), BAD, Truncated()]], guards=[CUT]) as gateway:
+    async with gate("anthropic", [[Text("I write."), BAD, Truncated()]], guards=[RULES]) as gateway:
         answer = await answer_of(gateway)
         assert (calls_of(answer), answer.finish) == ([], None)
 
