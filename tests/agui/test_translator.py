@@ -28,6 +28,7 @@ from callstream.events import (
     ReasoningAppended,
     Record,
     ResponseEnded,
+    RunEnded,
     RunEvent,
     RunResumed,
     TextAppended,
@@ -344,6 +345,16 @@ def places(*events: RunEvent) -> dict[int, int | None]:
         assert len(translator.feed(record)) >= (translator.snapshot_at or 0)
         found[record.seq] = translator.snapshot_at
     return {seq: place for seq, place in found.items() if place is not None}
+
+
+@pytest.mark.parametrize("outcome", ["finished", "failed"])
+def test_a_run_ends_with_a_snapshot_if_that_is_wanted(outcome: Any) -> None:
+    translator = Translator(View(emit_messages_snapshot=True))
+    for record in records(MessageStarted("m"), TextAppended("m", "Half"), RunEnded(outcome)):
+        may_want = translator.may_want_snapshot(record)
+        events = translator.feed(record)
+        assert may_want == (translator.snapshot_at is not None) == isinstance(record.event, RunEnded)
+    assert translator.snapshot_at == len(events) - 1 == 1  # what is open ends before it
 
 
 def test_reasoning_that_is_void_goes_with_the_snapshot_that_has_other() -> None:

@@ -49,13 +49,13 @@ from callstream.agui import (
     encode,
     encode_sse,
 )
-from callstream.agui.events import RunError
+from callstream.agui.events import MessagesSnapshot, RunError
 from callstream.agui.messages import Metadata, called_in, digest_of
 from callstream.agui.presentation import Predictions
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, JournalError, RunOver, TooMany, UsageError
-from callstream.events import InputKept, Record, RunEnded, RunStarted
+from callstream.events import InputKept, Record, RunStarted
 from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
 from callstream.runtime.continuing import OnDivergence, pack
@@ -223,7 +223,10 @@ class ADKAgent:
                 async with aclosing(self.callstream.journal.follow(run_id)) as records:  # type: ignore[type-var]
                     while (record := await _next(records, task)) is not None:
                         events = translator.feed(record)
-                        await self._add_snapshot(events, translator.snapshot_at, record, given, thread)
+                        if translator.snapshot_at is not None:
+                            snapshot = await self._snapshot(record, given, thread)
+                            if snapshot.messages:
+                                events.insert(translator.snapshot_at, snapshot)
                         yield presentation.show(events), record.seq
                 # A stream that merely stops looks like success.
                 if unfinished := translator.end():
@@ -234,19 +237,12 @@ class ADKAgent:
             if task is not None:
                 await asyncio.wait({task})
 
-    async def _add_snapshot(
-        self, events: list[AguiEvent], place: int | None, record: Record, given: RunAgentInput, thread: ThreadKey
-    ) -> None:
-        """Adds the thread up to a record where the translator has a ``place`` for it, and if wanted before the run's end."""
-        is_end = isinstance(record.event, RunEnded) and self._settings["emit_messages_snapshot"]
-        if not is_end and place is None:
-            return
+    async def _snapshot(self, record: Record, given: RunAgentInput, thread: ThreadKey) -> MessagesSnapshot:
+        """The thread up to a record, with what the client has of its own."""
         conversation = await self._conversation(thread, record)
-        if not is_end and place is not None:
-            own = [message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in given.messages]
-            events.insert(place, conversation.snapshot(own))
-        elif (snapshot := conversation.snapshot()).messages:
-            events.insert(-1, snapshot)
+        return conversation.snapshot(
+            message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in given.messages
+        )
 
     def _driver(self) -> Driver:
         """Closing an iterator stops its run, and waits for that."""
@@ -378,6 +374,7 @@ class ADKAgent:
             emit_interrupt_outcome=self._settings["emit_interrupt_outcome"],
             silent=self._silent,
             nested=self._settings["show_nested_agents"],
+            emit_messages_snapshot=self._settings["emit_messages_snapshot"],
         )
 
     def _input_to_keep(self, turn: ClientTurn, credentials: set[str]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     with tool messages in any case; without it, all of them are ``pendingToolCallIds``. ``response_schemas``: the JSON
     Schema of the answer, by tool name. ``silent``: the names of agents whose text is not shown, because it is meant for
     other agents. ``nested``: whether it is shown what the models say and call that tools ask, such as the agent of an
-    AgentTool, as the work of a sub-agent.
+    AgentTool, as the work of a sub-agent. ``emit_messages_snapshot``: whether a run ends with all messages of its thread.
     """
 
     reasoning: bool = True
@@ -128,6 +128,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     response_schemas: Mapping[str, dict[str, Any]] = {}
     silent: frozenset[str] = frozenset()
     nested: bool = True
+    emit_messages_snapshot: bool = False
 
     def why_failed(self, reason: str | None) -> str:
         return f"The run failed: {reason}" if self.errors and reason else "The run failed."
@@ -236,7 +237,11 @@ class Translator:
 
     def may_want_snapshot(self, record: Record) -> bool:
         """Whether ``feed`` may set ``snapshot_at`` for this record."""
-        return type(record.event) is RunResumed or (self._owes_snapshot and self._may_pay(record))
+        return (
+            type(record.event) is RunResumed
+            or (self._owes_snapshot and self._may_pay(record))
+            or self._ends_with_snapshot(record)
+        )
 
     @property
     def seq(self) -> int:
@@ -262,7 +267,12 @@ class Translator:
             events += _attributed(made, change) if self._at_work else made
         if self._owes_snapshot and self._may_pay(record):
             self._pay_snapshot(len(events) - isinstance(record.event, RunEnded))
+        if self._ends_with_snapshot(record):
+            self.snapshot_at = len(events) - 1
         return events
+
+    def _ends_with_snapshot(self, record: Record) -> bool:
+        return self.view.emit_messages_snapshot and type(record.event) is RunEnded
 
     def _may_pay(self, record: Record) -> bool:
         """Whether a snapshot that is owed may be due. What is being written ends with other records than pieces."""

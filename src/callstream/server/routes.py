@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, compile_path
 
-from callstream.agui import AguiEvent, OlderClient, Position, Presenter, View
-from callstream.agui.events import PROTOCOL_VERSION
+from callstream.agui import OlderClient, Position, Presenter, View
+from callstream.agui.events import PROTOCOL_VERSION, MessagesSnapshot
 from callstream.agui.messages import digest_of
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.guards import APPROVAL
@@ -202,7 +202,7 @@ class RunRoutes:
     def _client(self, presentation: Presenter | None, run_id: str, own: Sequence[Any] = ()) -> Client:
         """A client that follows a run. ``own``: its messages, some of which no run may know."""
 
-        async def snapshot(seq: int) -> AguiEvent:
+        async def snapshot(seq: int) -> MessagesSnapshot:
             return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
 
         return Client(presentation, snapshot)

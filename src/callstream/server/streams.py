@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from callstream import codec
 from callstream.agui import AguiEvent, Conversation, Position, Presenter, Translator, View, encode_sse, merge
+from callstream.agui.events import MessagesSnapshot
 from callstream.agui.presentation import is_delta
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import KEPT, ArgsAppended, Record, RunEnded, in_order
@@ -355,7 +356,7 @@ _Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
 """Events by the number of the record that caused them."""
 
 
-Snapshot: TypeAlias = Callable[[int], Awaitable[AguiEvent]]
+Snapshot: TypeAlias = Callable[[int], Awaitable[MessagesSnapshot]]
 """All messages of a thread, up to a record of the run that is followed."""
 
 
@@ -436,7 +437,7 @@ class Joins:
                 async for rest in client.rest(batches):
                     yield rest
 
-    async def snapshot(self, runs: Sequence[RunRow], last_seq: int, own: Sequence[Any] = ()) -> AguiEvent:
+    async def snapshot(self, runs: Sequence[RunRow], last_seq: int, own: Sequence[Any] = ()) -> MessagesSnapshot:
         """The messages of a thread up to a record of the last of its runs, and those of ``own`` that no run knows."""
         conversation = await self._conversation(runs, last_seq)
         return conversation.snapshot(each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in own)
@@ -504,7 +505,9 @@ class Client:
         for record in in_order(records):
             events = self._translator.feed(record)
             if self._translator.snapshot_at is not None:
-                events.insert(self._translator.snapshot_at, await self._snapshot(record.seq))
+                snapshot = await self._snapshot(record.seq)
+                if snapshot.messages:
+                    events.insert(self._translator.snapshot_at, snapshot)
             if events:
                 told.append((record.seq, events))
         return told
