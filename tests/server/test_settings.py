@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -112,6 +113,20 @@ def test_variables_of_others_are_left_alone(caplog: pytest.LogCaptureFixture) ->
 def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     assert ServerSettings.from_env({"CALLSTREAM_MAX_RUN": "7"}) == ServerSettings()
     assert "CALLSTREAM_MAX_RUN; did you mean CALLSTREAM_MAX_RUNS?" in caplog.text
+
+
+@pytest.mark.parametrize("page", ["howto", "quickstart", "README.md"])
+def test_every_variable_of_the_documentation_is_known(page: str, caplog: pytest.LogCaptureFixture) -> None:
+    """With a letter missing it is warned of, so that nobody waits for ever for what a variable should have done."""
+    at = DOCS.parent / page if page.endswith(".md") else DOCS / page
+    pages = [at] if at.is_file() else sorted(at.rglob("*.md"))
+    named = {
+        name for each in pages for name in re.findall(r"CALLSTREAM_[A-Z_]*[A-Z]", each.read_text(encoding="utf-8"))
+    }
+    for name in named - {"CALLSTREAM_LIVE_MODEL"}:
+        caplog.clear()
+        ServerSettings.from_env({f"{name[:-2]}{name[-1]}": ""})
+        assert f"did you mean {name}?" in caplog.text
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:

@@ -139,7 +139,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
         """Settings from the environment; ``settings`` have precedence. Logs a warning for names that look misspelled."""
         found = os.environ if environment is None else environment
-        known = [PREFIX + name.upper() for name in cls.__struct_fields__]
+        known = [PREFIX + name.upper() for name in (*cls.__struct_fields__, *_OTHERS)]
         for name in sorted(found.keys() - set(known)):
             if name.startswith(PREFIX) and (meant := get_close_matches(name, known, 1, 0.9)):
                 logger.warning("unknown environment variable %s; did you mean %s?", name, meant[0])
@@ -153,6 +153,24 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|null|\*")
 """What browsers send; null comes from files, and any origin is meant by a star."""
+_OTHERS: Final = (
+    "archive",
+    "archive_after",
+    "forget_after",
+    "gateway_key",
+    "journal",
+    "journal_file",
+    "lease_ttl",
+    "log_format",
+    "retry_seconds",
+    "server",
+    "sessions",
+    "stream_arguments",
+    "token",
+    "trust_mcp_hints",
+    "workers",
+)
+"""Variables that are no settings of a server: commands and journals read them."""
 _TIMES: Final = ("busy_wait", "disconnect_grace", "shutdown_seconds")
 _COUNTED: Final = tuple(
     name
