@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -55,7 +56,7 @@ async def test_ends_are_true_while_postgres_is_away(postgres: str, caplog: pytes
                 row = await server.finished(stream.run_id)
             assert row["outcome"] == "failed"
             assert row["reason"].startswith(
-                "JournalError: the PostgreSQL schema 'callstream' at 127.0.0.1/postgres was away"
+                f"JournalError: the PostgreSQL schema 'callstream' at 127.0.0.1:{urlsplit(proxy.url).port}/postgres was away"
             )
         async with asyncio.timeout(20):
             while (await server.get("/readyz")).status_code != 200:  # noqa: ASYNC110

@@ -203,7 +203,8 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def where(self) -> str:
         parts = urlsplit(self.dsn)
-        return f"the PostgreSQL schema {self.schema!r} at {parts.hostname or 'the local socket'}{parts.path}"
+        hosts = parts.netloc.rpartition("@")[2]
+        return f"the PostgreSQL schema {self.schema!r} at {hosts or 'the local socket'}{parts.path}"
 
 
 def address(url: str) -> Address:
