@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,21 @@ async def test_a_run_that_is_given_up_is_not_handed_over(url: str, taker: Callst
         assert not await run.hand_over()
         await run.stop("x")
     assert await taker.journal.adopt({"app"}) == []
+
+
+async def test_a_run_that_was_handed_over_cannot_be_given_up(
+    url: str, taker: Callstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its host hears of the end of its work as of a failure, and may read that as an answer nobody keeps."""
+    caplog.set_level(logging.INFO, "callstream")
+    async with Callstream(open_journal(url, housekeeping=None)) as owner:
+        run = await owner.begin(RunStarted("t"), "r", kept=KEPT, as_current=False)
+        assert run.keeping is not None
+        assert await run.hand_over()
+        with pytest.raises(RunOver):
+            await run.keeping.give_up("for a reason")
+    assert "for a reason" not in caplog.text
+    assert await taker.journal.adopt({"app"}) == ["r"]
 
 
 async def test_hooks_of_a_call_that_has_not_begun_run_in_the_taker(url: str) -> None:

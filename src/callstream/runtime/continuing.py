@@ -455,5 +455,5 @@ class Keeping:
         """The run cannot go on elsewhere from now on: something happens in it that is not kept."""
         if not self.is_given_up:
             self.is_given_up = True
-            logger.info("the run cannot go on in another process: %s", why)
             await self._record([InputKept("", "", attempts=0)])
+            logger.info("the run cannot go on in another process: %s", why)
