@@ -10,6 +10,7 @@ import pytest
 from callstream import CallState, Callstream, tool
 from callstream.errors import JournalError, UsageError
 from callstream.events import (
+    CallDiscarded,
     CallReturned,
     MessageReceived,
     ResultReceived,
@@ -146,6 +147,22 @@ async def test_a_result_whose_id_the_program_made_up_is_told_by_its_name(cs: Cal
             ("see", None),
             ("see", None),
         ]
+
+
+async def test_a_made_up_id_means_one_call_however_often_its_result_is_seen(cs: Callstream) -> None:
+    async with cs.run("thread") as run:
+        for at in (1, 2):
+            await read(run, "gemini", [ToolCall("look", {"at": at}, call_id="")])
+            await run.receive([ResultReceived("made-up", "look", "first")])
+        assert [call.result for call in run.calls] == ["first", None]
+
+
+async def test_two_results_with_made_up_ids_are_not_told_apart_where_one_call_was_discarded(cs: Callstream) -> None:
+    async with cs.run("thread", rejected="forward") as run:
+        await read(run, "gemini", [ToolCall("look", {"at": at}, call_id="") for at in (1, 2)])
+        await run.record([CallDiscarded(run.calls[0].call_id, "rejected")])
+        await run.receive([ResultReceived("made-up-1", "look", "refused"), ResultReceived("made-up-2", "look", "two")])
+        assert [call.result for call in run.calls] == [None, None]
 
 
 async def test_a_result_whose_id_is_known_is_of_no_other_call(cs: Callstream) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -119,16 +120,18 @@ class Answers:
         self._is_kept: dict[_MessageKey, bool] = {}  # false while a message is on its way into the journal
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
         self._answered: set[str] = set()  # calls whose results are on their way
+        self._made_up: dict[str, str] = {}  # ids of the program's own, and the calls that they were found to mean
 
     async def receive(self, events: Sequence[RequestEvent], record: Record) -> None:
         """Takes in what a request says: new messages, and results of calls that have none yet."""
         found: list[_Received] = []
+        latest = Counter(event.name for event in events if isinstance(event, ResultReceived) and event.latest)
         try:
             for event in events:
                 if isinstance(event, MessageReceived):
                     if self._is_new(event):
                         found.append(event)
-                elif (call := await self._call_for(event)) is not None:
+                elif (call := await self._call_for(event, is_only=latest[event.name] == 1)) is not None:
                     found.append(_outcome_of(call, event))
             if found:
                 await self._keep(found, record)
@@ -190,8 +193,11 @@ class Answers:
             else:
                 self._answered.discard(event.call_id)
 
-    async def _call_for(self, result: ResultReceived) -> Call | None:
-        """The call that a result in a request answers, None if there is none that lacks it."""
+    async def _call_for(self, result: ResultReceived, *, is_only: bool) -> Call | None:
+        """The call that a result in a request answers, None if there is none that lacks it.
+
+        ``is_only``: the request brings no other result of that name.
+        """
         own = [call for call in self._ledger if self._matches(call, result)]
         if own:
             lacking = [call for call in own if self._lacks_result(call)]
@@ -203,7 +209,7 @@ class Answers:
         wire_id = result.provider_id
         if wire_id is None:
             return None
-        found = await self._awaiting_before(wire_id, result) or await self._made_up(wire_id, result)
+        found = await self._awaiting_before(wire_id, result) or await self._unnamed(wire_id, result, is_only)
         if found is not None:
             self._answered.add(found.call_id)
         return found
@@ -219,15 +225,24 @@ class Answers:
             self._ledger.adopt(earlier)
         return earlier
 
-    async def _made_up(self, wire_id: str, result: ResultReceived) -> Call | None:
-        """The call to which the provider gave no id, and the program one of its own: the only one of that name."""
+    async def _unnamed(self, wire_id: str, result: ResultReceived, is_only: bool) -> Call | None:
+        """The call to which the provider gave no id, and the program one of its own: the only one of that name.
+
+        The id means that call from then on, and the only result of that name was for it: two may be those of a call
+        that was discarded and of the one beside it.
+        """
+        if wire_id in self._made_up:
+            known = self._ledger[self._made_up[wire_id]]
+            return known if self._lacks_result(known) else None
         unnamed = [
             call
             for call in self._ledger
             if call.provider_id is None and call.name == result.name and self._lacks_result(call)
         ]
-        if not result.latest or len(unnamed) != 1 or await self._directory.find_by_wire_id(wire_id) is not None:
+        is_told = result.latest and is_only and len(unnamed) == 1
+        if not is_told or await self._directory.find_by_wire_id(wire_id) is not None:
             return None
+        self._made_up[wire_id] = unnamed[0].call_id
         return unnamed[0]
 
     def _lacks_result(self, call: Call) -> bool:
