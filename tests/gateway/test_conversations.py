@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callstream import Callstream
+from callstream.errors import JournalError
 from callstream.gateway import create_gateway
 from callstream.gateway.conversation import ConversationIds, conversation_of, principal_of, request_key
 from callstream.testing import Finish, Text, ToolCall
@@ -23,6 +24,7 @@ from callstream.testing.bodies import BodiesProvider
 from callstream.testing.encoders import encode
 from tests.gateway.gates import Gate, gate
 from tests.server.serving import serving
+from tests.submitting import replace_append
 
 SESSION = "0b0a5c3e-1111-4222-8333-944455566677"
 CASES: dict[str, tuple[dict[str, str], Any, ConversationIds]] = {
@@ -355,6 +357,27 @@ async def test_results_that_name_no_call_go_on_in_the_run_of_their_conversation(
         for run in runs:
             [row] = await gateway.callstream.journal.calls(run_id=run.run_id)
             assert str(row.state) == "completed"
+
+
+async def test_results_that_name_no_call_go_on_in_no_run_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose end the journal could not take still has its calls."""
+
+    async def away(run_id: str, entries: Any, *, after: int | None = None) -> int:
+        raise JournalError("the disk is full")
+
+    scripts = [[ToolCall("look", {"at": "tides"}, call_id=""), Finish()], [Text("One."), Finish()]]
+    async with gate("gemini", scripts) as gateway, httpx.AsyncClient(timeout=20) as client:
+        program = Contents(gateway, client, None)
+        await program.say(text="Tides?")
+        [row] = await gateway.runs()
+        run = gateway.callstream.engine.active_run(row.run_id)
+        assert run is not None
+        with monkeypatch.context() as broken:
+            replace_append(broken, gateway.callstream.journal, away)
+            with pytest.raises(JournalError):
+                await run.end(None)
+        await program.return_of("look")
+        assert [run.thread_id for run in await gateway.runs()] == [row.thread_id] * 2
 
 
 @pytest.mark.parametrize("guards", [[], [lambda call: None]])

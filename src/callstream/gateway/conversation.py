@@ -341,7 +341,7 @@ class Turns:
     def _going_on(
         self, ids: ConversationIds, principal: str | None, said: Sequence[Said], rest_of: str | None
     ) -> Turn | None:
-        here = [turn for turn in self._turns if turn.principal == principal and turn.run.outcome is None]
+        here = self._open(principal)
         for turn in here:
             if rest_of in turn.run.unfinished:
                 return turn
@@ -354,9 +354,12 @@ class Turns:
 
     def _answered_by_name(self, thread_id: str, principal: str | None, said: Sequence[Said]) -> Turn | None:
         """The turn of a thread that waits for results which name their tool and no call; None if several do."""
-        here = [turn for turn in self._turns if turn.principal == principal and turn.run.thread_id == thread_id]
+        here = [turn for turn in self._open(principal) if turn.run.thread_id == thread_id]
         waiting = [turn for turn in here if any(map(turn.may_wait_for, _results_of(said)))]
         return waiting[0] if len(waiting) == 1 else None
+
+    def _open(self, principal: str | None) -> list[Turn]:
+        return [turn for turn in self._turns if turn.principal == principal and turn.run.outcome is None]
 
     async def _end_left(self, thread_id: str, principal: str | None, said: Sequence[Said]) -> None:
         """Ends the turns whose calls lie behind a request of their conversation: nothing answers them any more.
