@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 from callstream import Callstream
 from callstream.calls import CallState
 from callstream.events import TextAppended
+from callstream.runtime.engine import OnRejected
 from callstream.testing import ScriptedProvider, Text, ToolCall
 from callstream.testing.bodies import BodiesProvider
 from callstream.testing.encoders import encode
@@ -47,11 +48,12 @@ async def test_a_call_of_a_stream_that_is_taken_up_is_whole(cs: Callstream, star
     assert taken_up.state is not CallState.DISCARDED or taken_up.reason == "aborted"
 
 
-async def test_a_response_that_is_looked_at_is_not_read(cs: Callstream) -> None:
+@pytest.mark.parametrize("rejected", ["raise", "say"])
+async def test_a_response_that_is_looked_at_is_not_read(cs: Callstream, rejected: OnRejected) -> None:
     """A program that waits for a background response looks at it again and again."""
     async with ScriptedProvider(WIRE, SCRIPT) as provider, cs.httpx_client(collapse="all") as http:
         client = AsyncOpenAI(base_url=provider.base_url, api_key="none", http_client=http, max_retries=0)
-        async with cs.run("t") as run:
+        async with cs.run("t", rejected=rejected) as run:
             response = await client.responses.retrieve("resp_1")
     assert [item.type for item in response.output] == ["function_call", "message"]
     assert not [record async for record in cs.journal.read(run.run_id) if isinstance(record.event, TextAppended)]

@@ -263,7 +263,8 @@ class TapTransport:
         content_type = answer.headers.get("content-type", "")
         kind = exchange.provider.answer_kind(exchange.asked, answer.status_code, content_type)
         if kind is None:
-            exchange.check_unread(answer.status_code, f"status {answer.status_code}, Content-Type {content_type!r}")
+            if not exchange.provider.is_looked_at(exchange.asked, content_type):
+                exchange.check_unread(answer.status_code, f"status {answer.status_code}, Content-Type {content_type!r}")
             return answer
         codings = codings_in(answer.headers.get("content-encoding", ""))
         if not can_decode(library_of(request), codings):

@@ -43,6 +43,7 @@ AnswerKind: TypeAlias = Literal["stream", "whole"]
 IsLeftOut: TypeAlias = Callable[[], bool]
 """Whether the next call of a whole answer is left out. Asked once for each call, in the order of the bytes."""
 T = TypeVar("T")
+_WHOLE = "application/json"
 
 
 class Provider(ABC):
@@ -172,13 +173,16 @@ class Provider(ABC):
         On a wire where that is possible, what has no body asks for an answer that was asked for before: streamed it is taken
         up, else it is looked at, with calls in it that may have been answered long ago.
         """
-        if status != 200:
+        kind = _media_type(content_type)
+        if status != 200 or self.is_looked_at(request, content_type):
             return None
-        kind = content_type.partition(";")[0].strip().lower()
         if kind in self.stream_types:
             return "stream"
-        is_looked_at = self.resumed_path is not None and not request.body
-        return "whole" if kind == "application/json" and not is_looked_at else None
+        return "whole" if kind == _WHOLE else None
+
+    def is_looked_at(self, request: Request, content_type: str) -> bool:
+        """Whether this is an answer that was asked for before, as it is by now."""
+        return self.resumed_path is not None and not request.body and _media_type(content_type) == _WHOLE
 
     @abstractmethod
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
@@ -266,6 +270,10 @@ class ChatProvider(Provider):
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
         message = answer["message"]
         message["tool_calls"] = [call for call in message["tool_calls"] if not is_left_out()]
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def kept(items: Iterable[T], is_left_out: Callable[[T], bool], is_reasoning: Callable[[T], bool]) -> list[T]:
