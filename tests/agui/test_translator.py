@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from callstream.agui import Conversation, Translator, View
-from callstream.agui.events import ToolCallResult
+from callstream.agui.events import MessagesSnapshot, ToolCallResult
+from callstream.agui.messages import Metadata
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -355,6 +356,16 @@ def test_a_run_ends_with_a_snapshot_if_that_is_wanted(outcome: Any) -> None:
         events = translator.feed(record)
         assert may_want == (translator.snapshot_at is not None) == isinstance(record.event, RunEnded)
     assert translator.snapshot_at == len(events) - 1 == 1  # what is open ends before it
+
+
+def test_a_snapshot_without_messages_takes_back_what_is_void_and_is_nothing_to_end_with() -> None:
+    translator, told = Translator(View(emit_messages_snapshot=True)), []
+    for record in records(MessageStarted("m"), TextAppended("m", "Half"), RunResumed(2, ("m",)), FINISHED):
+        events = translator.feed(record)
+        if translator.snapshot_at is not None:
+            translator.place(MessagesSnapshot(messages=(), metadata=Metadata(1)), events)
+        told += [as_json(event)["type"] for event in events]
+    assert told[-3:] == ["MESSAGES_SNAPSHOT", "TEXT_MESSAGE_END", "RUN_FINISHED"]
 
 
 def test_reasoning_that_is_void_goes_with_the_snapshot_that_has_other() -> None:

@@ -11,10 +11,15 @@ from urllib.parse import quote
 import pytest
 
 from callstream import Callstream, open_journal
+from callstream.agui import Translator
+from callstream.agui.events import MessagesSnapshot
+from callstream.agui.messages import Metadata
+from callstream.events import MessageStarted, RunResumed, TextAppended
 from callstream.server import ServerSettings
 from callstream.server.agent import FunctionHost
 from callstream.server.streams import Client, Joins, live
-from tests.agui.model import StrictClient
+from tests.agui.model import StrictClient, as_json
+from tests.agui.translating import records
 from tests.clock import skip, skipping
 from tests.journal.zombie import zombie
 
@@ -252,6 +257,17 @@ async def test_every_event_has_an_id_and_the_last_of_a_record_its_number(cs: Cal
     for (kind, seq, number), after in zip(told, following, strict=True):
         place = place + 1 if after == seq else 0
         assert number == [f"id: {seq}.{place}" if place else f"id: {seq}"], kind
+
+
+async def test_text_that_is_void_is_taken_back_though_the_thread_has_no_other() -> None:
+    async def snapshot(seq: int) -> MessagesSnapshot:
+        return MessagesSnapshot(messages=(), metadata=Metadata(1))
+
+    client = Client(None, snapshot)
+    client.begin(Translator())
+    half = records(MessageStarted("m"), TextAppended("m", "Half"), RunResumed(2, ("m",)))
+    *_, (_, events) = await client.tell(half)
+    assert [as_json(event)["type"] for event in events] == ["MESSAGES_SNAPSHOT", "TEXT_MESSAGE_END"]
 
 
 @pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a b", "ä", "Ā", "a/connect", "?#&;", "events/stop"])

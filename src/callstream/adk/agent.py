@@ -224,9 +224,7 @@ class ADKAgent:
                     while (record := await _next(records, task)) is not None:
                         events = translator.feed(record)
                         if translator.snapshot_at is not None:
-                            snapshot = await self._snapshot(record, given, thread)
-                            if snapshot.messages:
-                                events.insert(translator.snapshot_at, snapshot)
+                            translator.place(await self._snapshot(record, given, thread), events)
                         yield presentation.show(events), record.seq
                 # A stream that merely stops looks like success.
                 if unfinished := translator.end():

@@ -31,6 +31,7 @@ from callstream.agui.events import (
     Custom,
     Interrupt,
     Interrupted,
+    MessagesSnapshot,
     ReasoningEncryptedValue,
     ReasoningEnd,
     ReasoningMessageContent,
@@ -270,6 +271,13 @@ class Translator:
         if self._ends_with_snapshot(record):
             self.snapshot_at = len(events) - 1
         return events
+
+    def place(self, snapshot: MessagesSnapshot, events: list[AguiEvent]) -> None:
+        """Puts the snapshot among the events of the last record. A run does not end with one that is empty; before its end
+        that takes back what is void.
+        """
+        if self.snapshot_at is not None and (snapshot.messages or self._run.outcome is None):
+            events.insert(self.snapshot_at, snapshot)
 
     def _ends_with_snapshot(self, record: Record) -> bool:
         return self.view.emit_messages_snapshot and type(record.event) is RunEnded

@@ -505,9 +505,7 @@ class Client:
         for record in in_order(records):
             events = self._translator.feed(record)
             if self._translator.snapshot_at is not None:
-                snapshot = await self._snapshot(record.seq)
-                if snapshot.messages:
-                    events.insert(self._translator.snapshot_at, snapshot)
+                self._translator.place(await self._snapshot(record.seq), events)
             if events:
                 told.append((record.seq, events))
         return told
