@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from callstream.agui import AguiEvent, OlderClient, Presentation
+from callstream.agui import AguiEvent
 from callstream.agui.events import MessagesSnapshot
 from callstream.agui.messages import AssistantMessage, CalledFunction, MessageToolCall, Metadata
-from callstream.agui.presentation import Predictions, PredictStateMapping
+from callstream.agui.presentation import OlderClient, Predictions, PredictStateMapping, Presentation
 from callstream.events import (
     ArgsAppended,
     CallCompleted,

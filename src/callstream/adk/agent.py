@@ -38,20 +38,10 @@ from callstream.adk.services import KeptSession, ResumedSessions, shielded
 from callstream.adk.settings import AgentOptions, complete
 from callstream.adk.tapping import client_toolsets, structured_agents, tap_tree
 from callstream.adk.threads import IdleThreads, ThreadKey, Threads, public_state
-from callstream.agui import (
-    AguiEvent,
-    Conversation,
-    OlderClient,
-    Presentation,
-    Presenter,
-    Translator,
-    View,
-    encode,
-    encode_sse,
-)
+from callstream.agui import AguiEvent, Conversation, Translator, View, encode, encode_sse
 from callstream.agui.events import MessagesSnapshot, RunError
 from callstream.agui.messages import Metadata, called_in, digest_of
-from callstream.agui.presentation import Predictions
+from callstream.agui.presentation import OlderClient, Predictions, Presentation, Presenter
 from callstream.calls import Call
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, JournalError, RunOver, TooMany, UsageError

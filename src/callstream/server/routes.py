@@ -17,9 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, compile_path
 
-from callstream.agui import OlderClient, Position, Presenter, View
+from callstream.agui import Position, View
 from callstream.agui.events import PROTOCOL_VERSION, MessagesSnapshot
 from callstream.agui.messages import digest_of
+from callstream.agui.presentation import OlderClient, Presenter
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.guards import APPROVAL
 from callstream.journal import RunRow

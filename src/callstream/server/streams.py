@@ -22,9 +22,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from callstream import codec
-from callstream.agui import AguiEvent, Conversation, Position, Presenter, Translator, View, encode_sse, merge
+from callstream.agui import AguiEvent, Conversation, Position, Translator, View, encode_sse, merge
 from callstream.agui.events import MessagesSnapshot
-from callstream.agui.presentation import is_delta
+from callstream.agui.presentation import Presenter, is_delta
 from callstream.errors import CallstreamError, Compacted, JournalError
 from callstream.events import KEPT, ArgsAppended, Record, RunEnded, in_order
 from callstream.journal import Journal, RunRow, history
