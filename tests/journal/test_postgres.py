@@ -36,6 +36,11 @@ async def test_url_holds_the_options() -> None:
             open_journal(f"postgresql://h/d?{wrong}")
 
 
+@pytest.mark.parametrize("end", "/#?")
+async def test_errors_show_nothing_of_a_password_that_is_not_escaped(end: str) -> None:
+    assert address(f"postgresql://me:top{end}secret@h:5432/db").where == "the PostgreSQL schema 'callstream'"
+
+
 async def test_a_server_that_is_not_there_is_told() -> None:
     journal = open_journal("postgresql://postgres@127.0.0.1:9/postgres", retry_seconds=0.2)
     with pytest.raises(JournalError, match="away"):

@@ -203,7 +203,9 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def where(self) -> str:
         parts = urlsplit(self.dsn)
-        hosts = parts.netloc.rpartition("@")[2]
+        _, at, hosts = parts.netloc.rpartition("@")
+        if not at and ("@" in self.dsn or "%40" in self.dsn):  # the end of a password in which / is not escaped
+            return f"the PostgreSQL schema {self.schema!r}"
         return f"the PostgreSQL schema {self.schema!r} at {hosts or 'the local socket'}{parts.path}"
 
 
