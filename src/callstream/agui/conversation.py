@@ -209,12 +209,17 @@ class Conversation:
         self._apply(record)
         events = self._onlooker.feed(record)
         if self._onlooker.snapshot_at is not None:
-            events.insert(self._onlooker.snapshot_at, self.snapshot())
+            self._onlooker.place(self.snapshot(), events)
         return events
 
     def snapshot(self, own: Iterable[dict[str, Any]] = ()) -> MessagesSnapshot:
-        """All messages of the thread, and those of ``own``, which a client has sent, that no run knows."""
+        """All messages of the thread, and those of ``own``, which a client has sent, that no run knows.
+
+        Where runs end with a snapshot, the one at the end has nothing of ``own``: it is what the thread has become.
+        """
         messages = self.messages
+        if self.has_ended and self.view.emit_messages_snapshot:
+            own = ()
         if self._run.seq == self._run.resumed_seq:
             messages += _emptied(messages, self._run)
         return self._snapshot(_with_own(messages, own, self._left_out | self._run.unshown))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -145,7 +146,7 @@ async def test_the_reason_names_the_sessions(postgres_uri: str, cs: Callstream, 
     for run, error in ((refused, "ConnectionRefusedError"), (silent, "TimeoutError")):
         assert run.reason is not None
         assert "google-adk's sessions" in run.reason
-        assert "'callstream_sessions' at 127.0.0.1/postgres" in run.reason
+        assert f"'callstream_sessions' at 127.0.0.1:{urlsplit(proxy.url).port}/postgres" in run.reason
         assert error in run.reason
 
 

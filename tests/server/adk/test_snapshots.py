@@ -72,3 +72,15 @@ async def test_a_thread_without_messages_has_no_snapshot_of_them(cs: Callstream,
     async with serving_snapshots(cs, models, "Nothing.") as server:
         async with server.stream("POST", "/agui", json=run_input(None)) as stream:
             assert kinds(await stream.all()) == ["RUN_STARTED", "RUN_FINISHED"]
+
+
+async def test_it_has_the_thread_and_nothing_that_the_client_made_up(cs: Callstream, models: Models) -> None:
+    async with serving_snapshots(cs, models, "First.", "Second.") as server:
+        async with server.run("one") as stream:
+            await stream.all()
+        made_up = {"id": "made-up", "role": "assistant", "content": "Never said."}
+        asked = run_input("two")
+        asked["messages"].insert(0, made_up)
+        async with server.stream("POST", "/agui", json=asked) as stream:
+            events = await stream.all()
+    assert contents(events[-2]) == ["one", "First.", "two", "Second."]
