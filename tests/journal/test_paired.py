@@ -233,7 +233,7 @@ async def test_an_index_that_is_away_after_the_log_has_written_loses_and_doubles
 
 
 async def test_what_was_away_is_named_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callstream.journal.worker._LEAST_SECONDS", 0.05)
+    monkeypatch.setattr("callstream.journal.queue._LEAST_SECONDS", 0.05)
     if place.backend == "memory":
         return  # it has no thread, and nothing there waits
     journal = place.journal(retry_seconds=1.0)

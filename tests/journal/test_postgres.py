@@ -98,7 +98,7 @@ async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> No
 
 
 async def test_server_away_for_good_fails_clearly_and_comes_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callstream.journal.worker._LEAST_SECONDS", 60.0)
+    monkeypatch.setattr("callstream.journal.queue._LEAST_SECONDS", 60.0)
     async with Proxy(url) as proxy, opened(proxy.url, retry_seconds=0.5, max_pending_bytes=2000) as journal:
         await journal.append("r", [RunStarted("t")])
         proxy.is_silent = True
@@ -339,7 +339,7 @@ async def test_a_schema_with_a_table_of_another_program_is_refused(url: str, pos
 async def test_a_server_that_is_away_when_the_journal_is_opened_is_told_of(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("callstream.journal.worker._PASSING_SECONDS", 0.0)
+    monkeypatch.setattr("callstream.journal.queue._PASSING_SECONDS", 0.0)
     async with Proxy(url) as proxy:
         await proxy.stop()
         async with opened(proxy.url, retry_seconds=20) as journal:

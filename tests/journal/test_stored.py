@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from callstream.errors import JournalError
+from callstream.errors import JournalError, UsageError
 from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal import Housekeeping, open_journal
 from callstream.journal.housekeeping import Housekeeper
@@ -229,3 +229,30 @@ async def test_cancelling_the_first_use_does_not_break_the_opening(tmp_path: Pat
     impatient.cancel()
     assert await patient == 1
     await journal.aclose()
+
+
+async def test_appends_before_a_store_that_cannot_be_opened_are_all_refused_and_the_next_one_tries_again(
+    tmp_path: Path,
+) -> None:
+    """Those in line for want of room, too: none of them waits for a thread that will never come."""
+    folder = tmp_path / "not-there-yet"
+    journal = open_journal(sqlite_url(folder / "j.db"), housekeeping=None, max_pending_bytes=1000)
+    try:
+        appends = [asyncio.create_task(journal.append(f"r{n}", [RunStarted("t" * 300)])) for n in range(20)]
+        refused = await asyncio.wait_for(asyncio.gather(*appends, return_exceptions=True), 30)
+        assert {type(error) for error in refused} == {JournalError}
+        assert all("not-there-yet" in str(error) for error in refused)
+        folder.mkdir()
+        assert await asyncio.wait_for(journal.append("r", [RunStarted("t")]), 30) == 1
+        assert [run.run_id for run in await journal.runs()] == ["r"]
+    finally:
+        await journal.aclose()
+    with pytest.raises(UsageError, match="the journal is closed"):
+        await journal.append("r", [TextAppended("m", "x")])
+
+
+async def test_a_journal_that_was_closed_before_its_first_use_refuses_appends(tmp_path: Path) -> None:
+    journal = open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None)
+    await journal.aclose()
+    with pytest.raises(UsageError, match="the journal is closed"):
+        await asyncio.wait_for(journal.append("r", [RunStarted("t")]), 30)

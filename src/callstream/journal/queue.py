@@ -1,8 +1,8 @@
-"""The queue of appends: those of any event loop wait here, and the journal's thread takes them in batches.
+"""The queue of appends: those of any event loop wait here, and the journal's thread takes and commits them in batches.
 
 Waking a thread costs more than writing a record, so it is done rarely: while other runs append too, a batch gathers for a
 few milliseconds, and a loop gets all of a batch, answers and news for followers, in one call. A run that
-appends alone never waits for others.
+appends alone never waits for others. What is appended before there is a thread has it started, and waits for it here.
 
 When more than ``max_bytes`` wait, a further append stands in line until there is room, and fails with JournalError when it
 has not got any within its time. One that is in waits for the store: a server that has not answered by then is given up, a
@@ -12,6 +12,7 @@ local store is waited for.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -19,10 +20,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from callstream.errors import CallstreamError, JournalError
-from callstream.journal.follow import News, Pushed, call_in
+from callstream.journal.follow import Followers, News, Pushed, call_in
+from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.rows import Kind, Row
+from callstream.journal.store import Store, StoreAway, Unstorable
+from callstream.journal.writer import Committed
+from callstream.waits import TimeLimit
 
+_log = logging.getLogger("callstream.journal")
 ROW_OVERHEAD = 200
 """What a waiting record is counted for beside its text."""
 MAX_BATCH = 4096
@@ -36,6 +42,13 @@ AT_ONCE = 1000
 held."""
 _TIMER_SECONDS = 0.001
 """A timer may be so much too early."""
+_MAX_BACK_OFF = 0.25
+_LEAST_SECONDS = 1.0
+"""For a commit of appends that have waited so long already that hardly any of their time is left."""
+_PASSING_SECONDS = 1.0
+_LEAST_ROOM = 64 * 1024
+_MOST_ROOM = 1024 * 1024
+"""So many bytes a store has to take, after it has refused some, before it counts as one that takes appends."""
 
 Then: TypeAlias = Callable[[int | Exception], None]
 """Called in the loop of an append, and never inside ``submit``: with the number of its last record, or why it was not
@@ -302,11 +315,23 @@ class AppendQueue:
             call_in(waiting.loop, waiting.then, type(self._refusal)(*self._refusal.args))
 
     def abandon(self, error: CallstreamError) -> None:
-        """Refuses all that waits or was taken, because there is no thread any more to write it."""
+        """Refuses all that waits or was taken, because no thread is there to write it."""
         with self._lock:
             left = [waiting for waiting in self._taken if not waiting.is_settled] + list(self._waiting)
+            in_line, self._in_line = self._in_line, deque()
             self._waiting.clear()
+            self._records = 0
+            self._is_ready = self._is_looking = False  # what comes next wakes the next thread
         self.settle(left, [error] * len(left))
+        for waiting in in_line:
+            call_in(waiting.loop, waiting.then, error)
+
+    def leave(self, refusal: CallstreamError) -> None:
+        """In a process that was forked: the parent, which may hold the lock, writes what waits."""
+        self._lock = threading.Lock()
+        self._refusal = refusal
+        self._waiting.clear()
+        self._in_line.clear()
 
     def _some(self) -> list[Waiting]:
         batch = [self._waiting.popleft()]
@@ -358,3 +383,146 @@ def deliver(settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
         then(outcome)
     for number, (follower, records) in enumerate(pushed):
         follower.push(records, at_once=number < AT_ONCE)
+
+
+class Outage:
+    """Whether the store takes appends. The log says once that it cannot be written, and once that it can again.
+
+    A lock or a restart that passes within a second is not worth a line, unless an append has failed by then. A store that
+    was away is back as soon as anything was written to it. One that refused something (a full disk) may well take a
+    smaller row, so it has to take an append, or as much ``room`` as the one that it refused.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._since: float | None = None
+        self._is_told = False
+        self.refusal: JournalError | None = None
+        """Why the store has refused something. It has taken nothing as large since."""
+        self.room = 0
+        """So many bytes show that it is over."""
+
+    @property
+    def is_on(self) -> bool:
+        return self._since is not None
+
+    def begin(self, error: JournalError, *, size: int = 0, gave_up: bool = False) -> None:
+        """``size``: of what was not written, where that is an append."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if not isinstance(error, StoreAway):
+            self.refusal = error
+            self.room = min(max(_LEAST_ROOM, self.room, size), _MOST_ROOM)
+        if not self._is_told and (gave_up or self.refusal or now - self._since >= _PASSING_SECONDS):
+            self._is_told = True
+            _log.error("the journal cannot be written, trying again: %s", error)
+
+    def end(self) -> None:
+        if self._since is not None and self._is_told:
+            seconds = time.monotonic() - self._since
+            _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
+        self._since, self._is_told, self.refusal, self.room = None, False, None, 0
+
+
+class GroupCommit:
+    """One task on the journal's thread writes all that waits in one transaction, in the order in which it came.
+
+    ``queue`` takes appends from any loop; ``run`` runs on the journal's, which ``begin`` starts.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        followers: Followers,
+        settings: JournalSettings,
+        outage: Outage,
+        begin: Callable[[], object],
+    ) -> None:
+        self._store = store
+        self._followers = followers
+        self._outage = outage
+        self._begin = begin
+        self._patience = settings.retry_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        self._limit = TimeLimit()
+        self.queue = AppendQueue(
+            settings.max_pending_bytes, settings.retry_seconds, self._wake, gather=settings.gather_seconds
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Commits what comes until it has to stop and nothing waits any more."""
+        self._loop = asyncio.get_running_loop()
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._news.set())
+        while True:
+            if self.queue.may_sleep() and not stop.is_set():
+                await self._news.wait()
+            else:
+                await asyncio.sleep(0)  # the lease is renewed on this loop, under full load too
+            self._news.clear()
+            if batch := self.queue.take():
+                await self._commit(batch)
+            if stop.is_set() and not len(self.queue):
+                return
+
+    def _wake(self) -> None:
+        if self._loop is None:
+            self._begin()
+        else:
+            call_in(self._loop, self._news.set)
+
+    async def _commit(self, batch: Sequence[Waiting]) -> None:
+        back_off = 0.01
+        while batch:
+            try:
+                committed = await self._in_time(batch)
+            except StoreAway as error:
+                self._outage.begin(error)
+                batch = self._still_in_time(batch, error)
+                if batch:
+                    await asyncio.sleep(min(back_off, max(0.0, batch[0].deadline - time.monotonic())))
+                back_off = min(back_off * 2, _MAX_BACK_OFF)
+            except JournalError as error:
+                if len(batch) == 1:
+                    if not isinstance(error, Unstorable):
+                        self._outage.begin(error, size=batch[0].size)
+                    self.queue.settle(batch, [error])
+                    return
+                for waiting in batch:  # one of them may be what the store cannot take
+                    await self._commit([waiting])
+                return
+            else:
+                if committed.changed:
+                    self._outage.end()
+                self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
+                return
+
+    async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
+        """The commit, given up when the first of the batch has waited for as long as it may: no server may never answer."""
+        if self._store.is_local:
+            return await self._store.commit(batch)
+        seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
+        try:
+            return await self._limit.hold(seconds, self._store.commit(batch))
+        except TimeoutError as error:
+            raise StoreAway(f"{self._store.where} is away: no answer came within {seconds:.1f} s") from error
+
+    def _still_in_time(self, batch: Sequence[Waiting], error: StoreAway) -> Sequence[Waiting]:
+        now = time.monotonic()
+        late = [waiting for waiting in batch if waiting.deadline <= now]
+        if late:
+            self._outage.begin(error, gave_up=True)
+            gave_up: CallstreamError = JournalError(
+                f"{_was_away(error, self._patience)}; whether this append is written is not known"
+            )
+            gave_up.__cause__ = error
+            self.queue.settle(late, [gave_up] * len(late))
+        return [waiting for waiting in batch if waiting.deadline > now]
+
+
+def _was_away(error: StoreAway, seconds: float) -> str:
+    """The same of a time that is over. It names what was away: the store, or one of the two that it consists of."""
+    which, is_away, why = str(error).partition(" is away: ")
+    return f"{which} was away for {seconds:g} s ({why})" if is_away else f"{error} (for {seconds:g} s)"

@@ -16,16 +16,16 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
-from callstream.journal.queue import AppendQueue, Then, Waiting, deliver
+from callstream.journal.queue import GroupCommit, Outage, Then, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Store, StoreAway, Unstorable, at_once
-from callstream.journal.writer import Committed, Writer, with_process
-from callstream.waits import TimeLimit
+from callstream.journal.store import Store, StoreAway, at_once
+from callstream.journal.writer import Writer, with_process
 
 _T = TypeVar("_T")
 LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]
@@ -33,148 +33,6 @@ _log = logging.getLogger("callstream.journal")
 _HOUSEKEEPING = "housekeeping"
 _RENEW_AGAIN = 1.0
 _DUTIES_SECONDS = 1.0
-_generation = 0
-"""How often the process was forked. Asking for its id instead would be a system call for every append."""
-_MAX_BACK_OFF = 0.25
-_LEAST_SECONDS = 1.0
-"""For a commit of appends that have waited so long already that hardly any of their time is left."""
-_PASSING_SECONDS = 1.0
-_LEAST_ROOM = 64 * 1024
-_MOST_ROOM = 1024 * 1024
-"""So many bytes a store has to take, after it has refused some, before it counts as one that takes appends."""
-
-
-class Outage:
-    """Whether the store takes appends. The log says once that it cannot be written, and once that it can again.
-
-    A lock or a restart that passes within a second is not worth a line, unless an append has failed by then. A store that
-    was away is back as soon as anything was written to it. One that refused something (a full disk) may well take a
-    smaller row, so it has to take an append, or as much ``room`` as the one that it refused.
-    """
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._since: float | None = None
-        self._is_told = False
-        self.refusal: JournalError | None = None
-        """Why the store has refused something. It has taken nothing as large since."""
-        self.room = 0
-        """So many bytes show that it is over."""
-
-    @property
-    def is_on(self) -> bool:
-        return self._since is not None
-
-    def begin(self, error: JournalError, *, size: int = 0, gave_up: bool = False) -> None:
-        """``size``: of what was not written, where that is an append."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        if not isinstance(error, StoreAway):
-            self.refusal = error
-            self.room = min(max(_LEAST_ROOM, self.room, size), _MOST_ROOM)
-        if not self._is_told and (gave_up or self.refusal or now - self._since >= _PASSING_SECONDS):
-            self._is_told = True
-            _log.error("the journal cannot be written, trying again: %s", error)
-
-    def end(self) -> None:
-        if self._since is not None and self._is_told:
-            seconds = time.monotonic() - self._since
-            _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
-        self._since, self._is_told, self.refusal, self.room = None, False, None, 0
-
-
-class GroupCommit:
-    """One task on the journal's thread writes all that waits in one transaction, in the order in which it came.
-
-    ``queue`` takes appends from any loop; ``run`` runs on the journal's.
-    """
-
-    def __init__(self, store: Store, followers: Followers, settings: JournalSettings, outage: Outage) -> None:
-        self._store = store
-        self._followers = followers
-        self._outage = outage
-        self._patience = settings.retry_seconds
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = asyncio.Event()
-        self._limit = TimeLimit()
-        self.queue = AppendQueue(
-            settings.max_pending_bytes, settings.retry_seconds, self._wake, gather=settings.gather_seconds
-        )
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Commits what comes until it has to stop and nothing waits any more."""
-        self._loop = asyncio.get_running_loop()
-        stopping = asyncio.create_task(stop.wait())
-        stopping.add_done_callback(lambda _: self._news.set())
-        while True:
-            if self.queue.may_sleep() and not stop.is_set():
-                await self._news.wait()
-            else:
-                await asyncio.sleep(0)  # the lease is renewed on this loop, under full load too
-            self._news.clear()
-            if batch := self.queue.take():
-                await self._commit(batch)
-            if stop.is_set() and not len(self.queue):
-                return
-
-    def _wake(self) -> None:
-        if self._loop is not None:
-            call_in(self._loop, self._news.set)
-
-    async def _commit(self, batch: Sequence[Waiting]) -> None:
-        back_off = 0.01
-        while batch:
-            try:
-                committed = await self._in_time(batch)
-            except StoreAway as error:
-                self._outage.begin(error)
-                batch = self._still_in_time(batch, error)
-                if batch:
-                    await asyncio.sleep(min(back_off, max(0.0, batch[0].deadline - time.monotonic())))
-                back_off = min(back_off * 2, _MAX_BACK_OFF)
-            except JournalError as error:
-                if len(batch) == 1:
-                    if not isinstance(error, Unstorable):
-                        self._outage.begin(error, size=batch[0].size)
-                    self.queue.settle(batch, [error])
-                    return
-                for waiting in batch:  # one of them may be what the store cannot take
-                    await self._commit([waiting])
-                return
-            else:
-                if committed.changed:
-                    self._outage.end()
-                self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
-                return
-
-    async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
-        """The commit, given up when the first of the batch has waited for as long as it may: no server may never answer."""
-        if self._store.is_local:
-            return await self._store.commit(batch)
-        seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
-        try:
-            return await self._limit.hold(seconds, self._store.commit(batch))
-        except TimeoutError as error:
-            raise StoreAway(f"{self._store.where} is away: no answer came within {seconds:.1f} s") from error
-
-    def _still_in_time(self, batch: Sequence[Waiting], error: StoreAway) -> Sequence[Waiting]:
-        now = time.monotonic()
-        late = [waiting for waiting in batch if waiting.deadline <= now]
-        if late:
-            self._outage.begin(error, gave_up=True)
-            gave_up: CallstreamError = JournalError(
-                f"{_was_away(error, self._patience)}; whether this append is written is not known"
-            )
-            gave_up.__cause__ = error
-            self.queue.settle(late, [gave_up] * len(late))
-        return [waiting for waiting in batch if waiting.deadline > now]
-
-
-def _was_away(error: StoreAway, seconds: float) -> str:
-    """The same of a time that is over. It names what was away: the store, or one of the two that it consists of."""
-    which, is_away, why = str(error).partition(" is away: ")
-    return f"{which} was away for {seconds:g} s ({why})" if is_away else f"{error} (for {seconds:g} s)"
 
 
 class JournalThread:
@@ -189,8 +47,10 @@ class JournalThread:
         self._settings = settings
         self._housekeeper = housekeeper
         self._outage = Outage(store.where)
-        self._commits = GroupCommit(store, followers, settings, self._outage)
+        self._commits = GroupCommit(store, followers, settings, self._outage, self._begin)
         self._queue = self._commits.queue
+        self.submit = self._queue.submit
+        """Commits rows in the order of the appends, and calls ``then`` with the outcome. Opens the store if need be."""
         self.schedule = self._queue.schedule
         """Calls what will append to the run, in this loop: in its next step, or when a batch is due."""
         self._lock = threading.Lock()
@@ -199,7 +59,7 @@ class JournalThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._has_ended = False
-        self._generation: int | None = None  # of the process that opened it
+        self._is_parents = False
         self._renewed_at = 0.0
         self._judges_from = 0.0
 
@@ -209,46 +69,50 @@ class JournalThread:
         return self._queue.pending_bytes
 
     async def open(self) -> None:
-        if self._generation not in (None, _generation):
-            raise UsageError(
-                "this journal was opened before the process was forked, and its thread is the parent's: open a journal "
-                "in each process, after the fork"
-            )
-        with self._lock:
-            if self._closing is not None:
-                raise UsageError("the journal is closed")
-            opening = self._opening
-            if opening is None:
-                opening = self._opening = concurrent.futures.Future()
-                self._generation = _generation
-                arguments = (opening, _loop_factory())
-                threading.Thread(target=self._run, args=arguments, name="callstream-journal", daemon=True).start()
+        if self._is_parents:
+            raise _forked()
+        opening = self._begin()
+        if opening is None:
+            raise UsageError("the journal is closed")
         if opening.done():
             opening.result()
         else:
             await asyncio.shield(asyncio.wrap_future(opening))
 
+    def _begin(self) -> concurrent.futures.Future[None] | None:
+        """Starts the thread, unless it was started. In an event loop, of whose kind that of the thread will be."""
+        with self._lock:
+            if self._closing is not None:
+                return None
+            opening = self._opening
+            if opening is None:
+                opening = self._opening = concurrent.futures.Future()
+                _opened.add(self)
+                arguments = (opening, _loop_factory())
+                threading.Thread(target=self._run, args=arguments, name="callstream-journal", daemon=True).start()
+        return opening
+
+    def leave(self) -> None:
+        """The process was forked, and the thread is the parent's."""
+        self._is_parents = True
+        self._queue.leave(_forked())
+
     async def close(self) -> None:
-        if self._generation not in (None, _generation):
+        if self._is_parents:
             return  # it is the parent's to close
         with self._lock:
             closing = self._closing
             if closing is None:
                 closing = self._closing = concurrent.futures.Future()
-                self._queue.close(UsageError("the journal is closed"))
+                closed = UsageError("the journal is closed")
+                self._queue.close(closed)
                 if self._opening is None or self._has_ended:
+                    self._queue.abandon(closed)
                     closing.set_result(None)
                 elif self._opening.done() and self._loop is not None and self._stop is not None:
                     call_in(self._loop, self._stop.set)
         self._followers.close()
         await asyncio.shield(asyncio.wrap_future(closing))
-
-    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
-        """Commits the rows, in the order in which appends come, and calls ``then`` with the outcome."""
-        if self._loop is None or self._generation != _generation:
-            _after(self.open(), lambda: self._queue.submit(run_id, rows, after, then), then)
-        else:
-            self._queue.submit(run_id, rows, after, then)
 
     async def check(self) -> None:
         """Raises JournalError if an append would not be written now. Where one was refused, as much has to be written."""
@@ -304,6 +168,7 @@ class JournalThread:
         except CallstreamError as error:
             with self._lock:
                 self._opening = None  # the next use tries again
+            self._queue.abandon(error)
             opening.set_exception(error)
             return
         self._outage.end()
@@ -463,13 +328,23 @@ class Inline:
         return await work(*args)
 
 
-def _count_fork() -> None:
-    global _generation  # noqa: PLW0603  # a fork changes the process, and nothing else can tell
-    _generation += 1
+_opened: WeakSet[JournalThread] = WeakSet()
+
+
+def _leave_threads() -> None:
+    for worker in _opened:
+        worker.leave()
+
+
+def _forked() -> UsageError:
+    return UsageError(
+        "this journal was opened before the process was forked, and its thread is the parent's: open a journal "
+        "in each process, after the fork"
+    )
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_count_fork)
+    os.register_at_fork(after_in_child=_leave_threads)
 
 
 _opening: set[asyncio.Task[None]] = set()
