@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from pathlib import Path
@@ -18,6 +19,8 @@ from .conftest import sqlite_url
 pytestmark = pytest.mark.asyncio
 
 TEXT = "x" * 4000
+PAGES_OF_ONE = 5
+"""Which an append of that text writes."""
 TRULY = sqlite.Checkpoints._connect
 
 
@@ -46,12 +49,39 @@ async def test_commits_go_on_while_the_log_is_brought_in(tmp_path: Path, monkeyp
     path = tmp_path / "j.db"
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])
-        await write(journal, sqlite.PAGES // 2 + 50)
+        await write(journal, sqlite.PAGES // PAGES_OF_ONE + 50)
         assert begun.wait(10)
         await write(journal, 100)
         assert path.with_name("j.db-wal").stat().st_size > sqlite.PAGES * 4096, "it is all in the log still"
         gate.set()
     assert not path.with_name("j.db-wal").exists()
+
+
+async def test_a_writer_that_is_far_ahead_of_the_disk_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def open_slowly(*args: Any, **options: Any) -> sqlite3.Connection:
+        begun.set()
+        gate.wait(60)
+        return TRULY(*args, **options)
+
+    monkeypatch.setattr(sqlite.Checkpoints, "_connect", open_slowly)
+    path = tmp_path / "j.db"
+    async with open_journal(sqlite_url(path), housekeeping=None) as journal:
+        await journal.append("r", [RunStarted("t")])
+        writing = asyncio.create_task(write(journal, 2 * sqlite.MOST_PAGES // PAGES_OF_ONE))
+        assert await asyncio.to_thread(begun.wait, 10)
+        log = path.with_name("j.db-wal")
+        size = 0
+        while size != (size := log.stat().st_size):  # noqa: ASYNC110  # a file that grows sets no event
+            await asyncio.sleep(0.3)
+        assert sqlite.PAGES * 4096 < size < sqlite.MOST_PAGES * 4096
+        assert not writing.done()
+        gate.set()
+        await writing
+        assert log.stat().st_size < sqlite.MOST_PAGES * 4096
 
 
 async def test_the_log_starts_anew_however_steadily_one_writes(tmp_path: Path) -> None:

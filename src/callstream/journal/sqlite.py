@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import chain
 from operator import itemgetter
@@ -378,6 +378,7 @@ def check_opens(path: str) -> None:
     sqlite3.connect(path).close()
 
 
+_PAGE = 4096
 PAGES = 1000
 """After so many pages the log is brought in: 4 MB."""
 MOST_PAGES = 4 * PAGES
@@ -387,12 +388,19 @@ _PASSES = 2
 _BRING_IN = "PRAGMA wal_checkpoint(PASSIVE)"
 
 
+def _pages_of(batch: Sequence[Append]) -> int:
+    """About so many pages a commit writes: each run fills one of its own, and a long text has others, listed in two more."""
+    text = sum([len(row.body) for append in batch for row in append.rows])
+    return 1 + len(batch) + (0 if text < _PAGE // 4 else 3 + text // _PAGE)
+
+
 class Checkpoints:
     """What commits have put into SQLite's log comes into the file itself, most of it on a thread of its own.
 
     By itself SQLite does that within a commit, every thousand pages, and waits for the disk: some milliseconds where the
     disk is fast, and all that is written meanwhile waits with it. Here the writer goes on meanwhile, and then brings in
-    the few pages that came: SQLite starts its log anew only when all of it is in the file.
+    the few pages that came: SQLite starts its log anew only when all of it is in the file. A writer that is far ahead of
+    the disk waits for it, so that the log never gets much longer than ``MOST_PAGES``.
     """
 
     def __init__(self, path: str) -> None:
@@ -414,6 +422,8 @@ class Checkpoints:
         """About so many were committed."""
         self._pages += pages
         if self._under_way is not None:
+            if self._pages >= MOST_PAGES - PAGES:
+                wait([self._under_way])
             if self._under_way.done():
                 self._under_way = None
                 self._pages = 0
@@ -476,7 +486,7 @@ class SqliteStore(SqlStore):
                 with self._file.transaction() as session:
                     await self._check(session, batch)
                     done = await self._writer.commit(session, batch, time.time(), self._followers.runs())
-                self._checkpoints.count(1 + len(batch))  # each run has a page of its own that it fills
+                self._checkpoints.count(_pages_of(batch))
                 return done
             except Stale:
                 self._writer.memory.clear()
