@@ -183,26 +183,30 @@ async def walk_of_a_hook(journal: str) -> Walk:
 
 
 async def walk_of_an_answer(journal: str) -> Walk:
-    """From a client's answer to a call that awaits it, to the request in which the model reads it."""
+    """From a client's answer to a call that awaits it, to the request in which the model reads it. Several times."""
     with tracing() as walk:
-        requests = 0
+        is_answered = False
 
         def scripts(request: Any) -> list[Any]:
-            nonlocal requests
-            requests += 1
-            if requests == 1:
+            if not is_answered:
                 return [ToolCall("paint", {"color": "red"}), Finish()]
             walk.__exit__()
+            walk.end_round()
             return [Text("Done."), Finish()]
 
         async with Callstream(journal) as cs, serving_agent(cs, scripts) as server:
-            async with server.run("Go", tools=[PAINT]) as stream:
-                events = await stream.all()
-            (started,) = [event for event in events if event["type"] == "TOOL_CALL_START"]
-            answer = tool_message(started["toolCallId"], {"painted": True})
-            walk.__enter__()
-            async with server.stream("POST", "/agui", json=run_input(None, messages=[answer], tools=[PAINT])) as stream:
-                await stream.all()
+            for _ in ROUNDS:
+                is_answered = False
+                async with server.run("Go", tools=[PAINT]) as stream:
+                    events = await stream.all()
+                (started,) = [event for event in events if event["type"] == "TOOL_CALL_START"]
+                answer = tool_message(started["toolCallId"], {"painted": True})
+                is_answered = True
+                walk.__enter__()
+                async with server.stream(
+                    "POST", "/agui", json=run_input(None, messages=[answer], tools=[PAINT])
+                ) as stream:
+                    await stream.all()
     return walk
 
 

@@ -85,7 +85,7 @@ async def test_what_grows_with_the_years_is_never_looked_through(url: str) -> No
         await link.execute(f'ANALYZE "{where.schema}".run')
 
         async def plan(name: str, wanted: RunFilter) -> str:
-            text, values = build_list(sql, name, wanted.conditions())
+            text, values = build_list(sql, name, wanted)
             query, names = numbered(text)
             arguments = [{**values, "limit": 100}[name] for name in names]
             return "\n".join([row[0] for row in await link.fetch(f"EXPLAIN {query}", *arguments)])

@@ -218,7 +218,7 @@ async def test_what_grows_with_the_years_is_never_looked_through(tmp_path: Path)
             assert await journal.calls(states=[CallState.COMPLETED]) == []
             assert [run.run_id for run in await journal.runs(active=True)] == ["r"]
         assert "SEARCH tool_call USING INDEX tool_call_open (state=?)" in plans
-        forgettable = build_list(queries("sqlite"), "forgettable_runs", forget_filter(1.0, None, None).conditions())
+        forgettable = build_list(queries("sqlite"), "forgettable_runs", forget_filter(1.0, None, None))
         explaining = connection_of(journal).execute(
             f"EXPLAIN QUERY PLAN {forgettable[0]}", {**forgettable[1], "limit": 1}
         )

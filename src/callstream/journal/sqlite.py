@@ -37,8 +37,9 @@ from callstream.journal.sql import queries, schema
 from callstream.journal.sql.reader import SqlReader, heads_of
 from callstream.journal.sql.session import Database, Rows, Session
 from callstream.journal.sql.store import SqlStore
-from callstream.journal.store import StoreAway, Unstorable, at_once
+from callstream.journal.store import StoreAway, Unstorable
 from callstream.journal.writer import Committed, Stale, Writer, process_lives
+from callstream.waits import at_once
 
 _T = TypeVar("_T")
 Durability: TypeAlias = Literal["process", "power"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Collection, Container, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from callstream.calls import FINAL, Call, CallState
+from callstream.calls import Call, CallState
 from callstream.errors import JournalError, UsageError
 from callstream.events import Record
 from callstream.journal.follow import Folded, Followers, Page
@@ -19,7 +19,6 @@ from callstream.journal.rows import NOWHERE, RecordColumns, RunRow, Source, Stor
 from callstream.journal.whole import Packs, RunSize, WholeRecord, WholeRun
 from callstream.journal.writer import Committed, Writer
 
-_T = TypeVar("_T")
 _log = logging.getLogger("callstream.journal")
 
 # -- which runs and calls are meant: of a list, and of what is to be forgotten -----------------------------------------
@@ -41,14 +40,6 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.ended_before is None or (run.ended_at is not None and run.ended_at < self.ended_before))
         )
 
-    def conditions(self) -> dict[str, Any]:
-        """The named conditions of a query, each with its value; True for one that takes none."""
-        found = {f"where_{name}": value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        active = found.pop("where_active", None)
-        if active is not None:
-            found["where_active" if active else "where_ended"] = True
-        return found
-
 
 class CallFilter(RunFilter, frozen=True, kw_only=True):
     """Calls of such runs."""
@@ -60,14 +51,6 @@ class CallFilter(RunFilter, frozen=True, kw_only=True):
         return (self.states is None or call.state in self.states) and (
             self.provider_id is None or call.provider_id == self.provider_id
         )
-
-    def conditions(self) -> dict[str, Any]:
-        found = super().conditions()
-        if self.states is not None:
-            found["where_states"] = [state.value for state in self.states]
-            if FINAL.isdisjoint(self.states):
-                found["where_open"] = True
-        return found
 
 
 def forget_filter(before: float | None, thread: str | None, principal: str | None) -> RunFilter:
@@ -179,16 +162,6 @@ class RunRows(NamedTuple):
     ended: bool
     compacted: bool
     rows: Sequence[Stored] = ()
-
-
-def at_once(work: Coroutine[Any, Any, _T]) -> _T:
-    """What a coroutine that never waits returns."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
-    work.close()
-    raise RuntimeError("expected a store that does not wait")
 
 
 class StoreReader(Protocol):

@@ -24,8 +24,9 @@ from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.queue import GroupCommit, Outage, Then, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Store, StoreAway, at_once
+from callstream.journal.store import Store, StoreAway
 from callstream.journal.writer import Writer, with_process
+from callstream.waits import at_once
 
 _T = TypeVar("_T")
 LoopFactory: TypeAlias = Callable[[], asyncio.AbstractEventLoop]

@@ -7,11 +7,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
-from callstream.calls import CallState
+import msgspec
+
+from callstream.calls import FINAL, CallState
 from callstream.events import Record
 from callstream.journal.plan import Held, Owned, Plan
 from callstream.journal.rows import RecordColumns, Source
-from callstream.journal.store import RunFilter
+from callstream.journal.store import CallFilter, RunFilter
 
 _T = TypeVar("_T")
 Rows: TypeAlias = Sequence[tuple[Any, ...]]
@@ -61,7 +63,7 @@ class Session(ABC):
         return next(iter(await self.rows(query, **values)), None)
 
     async def listed(self, query: str, wanted: RunFilter, limit: int | None, *, newest: bool = False) -> Rows:
-        text, values = build_list(self.sql, query, wanted.conditions(), "DESC" if newest else "ASC")
+        text, values = build_list(self.sql, query, wanted, "DESC" if newest else "ASC")
         return await self.fetch(text, {**values, "limit": limit})
 
     # -- tables --------------------------------------------------------------------------------------------------------
@@ -106,13 +108,24 @@ class Session(ABC):
         await self.run_many("settle", [record for record in records if record[0] in live])
 
 
-def build_list(
-    sql: Mapping[str, str], name: str, conditions: Mapping[str, Any], way: str = "ASC"
-) -> tuple[str, dict[str, Any]]:
-    """A query with those conditions in it, and their values by name."""
-    where = " AND ".join(sql[condition] for condition in conditions or ["where_any"])
-    values = {condition.removeprefix("where_"): value for condition, value in conditions.items()}
-    return sql[name].replace("{where}", where).replace("{way}", way), values
+def build_list(sql: Mapping[str, str], name: str, wanted: RunFilter, way: str = "ASC") -> tuple[str, dict[str, Any]]:
+    """A query with the filter's conditions in it, and their values by name."""
+    conditions = _conditions(wanted)
+    where = " AND ".join(sql[f"where_{condition}"] for condition in conditions or ["any"])
+    return sql[name].replace("{where}", where).replace("{way}", way), conditions
+
+
+def _conditions(wanted: RunFilter) -> dict[str, Any]:
+    """The conditions of a filter by name, each with its value; True for one that takes none."""
+    found = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+    active = found.pop("active", None)
+    if active is not None:
+        found["active" if active else "ended"] = True
+    if isinstance(wanted, CallFilter) and wanted.states is not None:
+        found["states"] = [state.value for state in wanted.states]
+        if FINAL.isdisjoint(wanted.states):
+            found["open"] = True
+    return found
 
 
 def _owned(row: Sequence[Any]) -> Owned:
