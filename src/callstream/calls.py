@@ -9,10 +9,10 @@
     started, args_streaming, args_complete, awaiting ──▶ discarded
     args_streaming, args_complete ──▶ running_early ──▶ completed | failed | discarded
 
-A tool that asked for it begins before the response has ended (``running_early``). Its arguments go on arriving in that
-state, and end in it; there is no result before they have. ``TRANSITIONS`` is
-that drawing as a table, and the only place where it is decided: anything that is not in it raises ``TransitionError``.
-``completed``, ``failed``, ``released`` and ``discarded`` are final. ``awaiting`` outlives its run.
+A tool that is set to start early begins before the response has ended (``running_early``). Its arguments go on arriving in
+that state, and end in it; there is no result before they have. ``TRANSITIONS`` is that drawing as a table, and the only
+place that decides: any transition that is not in it raises ``TransitionError``. ``completed``, ``failed``, ``released`` and
+``discarded`` are final. ``awaiting`` outlives its run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from callstream.events import (
 
 
 class CallState(StrEnum):
-    """Where a call is. ``TRANSITIONS`` says what leads from one state to another, ``FINAL`` which of them stay."""
+    """Where a call is. ``TRANSITIONS`` says which events lead from state to state, ``FINAL`` which states are final."""
 
     STARTED = "started"
     ARGS_STREAMING = "args_streaming"
@@ -63,15 +63,15 @@ class CallState(StrEnum):
 
 _S = CallState
 BEING_WRITTEN = frozenset({_S.STARTED, _S.ARGS_STREAMING})
-"""The model is still writing the arguments. It may be in ``running_early``, too: ``Call.is_being_written`` knows."""
+"""The model is still writing the arguments. It may also be in ``running_early``: see ``Call.is_being_written``."""
 TAKES_PIECES = frozenset({_S.ARGS_STREAMING, _S.RUNNING_EARLY})
-"""Argument text may follow, and changes nothing but the log."""
+"""Argument text may follow, and only the log changes."""
 BEFORE_EXECUTING = BEING_WRITTEN | {_S.ARGS_COMPLETE}
 HAS_OUTCOME = frozenset({_S.COMPLETED, _S.FAILED})
 """There is a result or an error for the model."""
 FINAL = HAS_OUTCOME | {_S.RELEASED, _S.DISCARDED}
 AT_REST = FINAL | {_S.AWAITING}
-"""Nothing happens to the call by itself: the states in which a run may leave its calls."""
+"""Nothing more happens to the call by itself: the states in which a run may leave its calls."""
 LACKS_OUTCOME = frozenset({_S.ARGS_COMPLETE, _S.RUNNING_EARLY, _S.EXECUTING, _S.AWAITING})
 """A result is still to come. The arguments are whole, except perhaps in ``running_early``."""
 
@@ -113,11 +113,11 @@ TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of one call: the journal's row, and what hooks and interfaces are handed.
+    """What is known about one call: the journal's row, and the object that hooks and interfaces get.
 
-    ``args_json`` is the whole argument text (for a call that never completed: what came of it). Journal listings leave
-    it None, because it lives in the log alone. ``ran_early``: its tool began before the response had ended; if the call is
-    discarded, the tool was notified and what it returned does not count.
+    ``args_json`` is the whole argument text (for a call that never completed, the part that came). Journal listings leave
+    it None, because it is only stored in the log. ``ran_early``: its tool began before the response had ended; if the call
+    is discarded, the tool was notified and its result does not count.
     """
 
     call_id: str
@@ -144,24 +144,24 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_being_written(self) -> bool:
-        """Whether the model is still writing the arguments: for a run's own calls, which get their text when it is whole."""
+        """Whether the model is still writing the arguments. For a run's own calls, which get their text once it is whole."""
         return self.state in BEING_WRITTEN or (self.state is CallState.RUNNING_EARLY and self.args_json is None)
 
     @property
     def wire_id(self) -> str:
-        """What the call is named outside of Callstream: the provider's id, or ours where it sent none."""
+        """The call's id outside Callstream: the provider's, or ours if it sent none."""
         return self.provider_id or self.call_id
 
     @property
     def idempotency_key(self) -> str:
-        """The same whenever the tool of this call runs, also when its run goes on in another process."""
+        """The same every time that the tool of this call runs, even if its run goes on in another process."""
         return f"{self.run_id}/{self.call_id}"
 
     @property
     def args(self) -> Any:
         """The arguments as values; None while they are not complete. Free text is a string here.
 
-        A call that was refused when it was complete keeps them; of other discarded calls only ``args_json`` tells.
+        A call that was complete when it was refused keeps them; other discarded calls only have ``args_json``.
         """
         if self.args_json is None:
             return None
@@ -172,7 +172,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
         return None if self.state in BEING_WRITTEN else json.loads(self.args_json)
 
     def _whole_args(self, text: str) -> Any:
-        # The text may be only a beginning. An object can be read only when its last brace is there.
+        # The text may be only a beginning. An object can only be read once its last brace has come.
         try:
             args = json.loads(text)
         except ValueError:
@@ -181,7 +181,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why the tool of a call will not run. ``text`` is a sentence for the model, and what ``str()`` gives."""
+    """Why the tool of a call will not run. ``text`` is a sentence for the model, and what ``str()`` returns."""
 
     call_id: str
     name: str
@@ -191,7 +191,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
     @property
     def wire_id(self) -> str:
-        """As of a Call: the id by which the SDK knows it."""
+        """Like that of a Call: the id by which the SDK knows it."""
         return self.provider_id or self.call_id
 
     def __str__(self) -> str:
@@ -214,14 +214,14 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 def fate(tool: str, *, ran_early: bool) -> str:
-    """What a call that is discarded means for its tool, in words for clients and models."""
+    """What a call's discard means for its tool, in words for clients and models."""
     return f"the result of {tool} does not count" if ran_early else f"{tool} did not run"
 
 
 def refusal(call: Call) -> str:
     """Why a discarded call has no result, in a sentence for the model.
 
-    Details are the application's own, such as what a hook raised, unless they say what is wrong with the arguments.
+    Details are internal to the application, such as a hook's error, unless they say what is wrong with the arguments.
     """
     detail = f" ({call.detail})" if call.detail else ""
     consequence = "its result does not count" if call.ran_early else "it did not run"
@@ -249,7 +249,7 @@ _NO: Final = frozenset(
 
 
 def decision(answer: Any) -> bool | None:
-    """Yes or no, however the answer to a question says it; None if it says neither."""
+    """Yes or no, in whatever form the answer to a question says it; None if it says neither."""
     if isinstance(answer, dict):
         answer = next((answer[key] for key in ("confirmed", "approved", "accepted", "result") if key in answer), None)
     if isinstance(answer, str):
@@ -303,7 +303,7 @@ def next_state(call: Call, event: CallEvent) -> CallState:
 
 
 def advanced(call: Call, event: CallEvent, *, at: float | None = None) -> Call:
-    """The row after the event. Argument text is not collected here: it lives in the log."""
+    """The row after the event. Argument text is not collected here: it is in the log."""
     changes: dict[str, Any] = {"state": next_state(call, event), "updated_at": at}
     match event:
         case CallSigned(signature=signature):
@@ -322,12 +322,12 @@ def advanced(call: Call, event: CallEvent, *, at: float | None = None) -> Call:
 
 
 def number_id(wanted: str, number: int) -> str:
-    """The ids of those who want the same one: ``id`` for the first, then ``id~2``, ``id~3``, …"""
+    """The ids for several that want the same one: ``id`` for the first, then ``id~2``, ``id~3``, …"""
     return wanted if number == 1 else f"{wanted}~{number}"
 
 
 def numbered(wanted: str, taken: Container[str]) -> str:
-    """The id itself if it is free, else the first free one of ``id~2``, ``id~3``, …"""
+    """The id itself if it is free, otherwise the first free one of ``id~2``, ``id~3``, …"""
     return next(free for number in count(1) if (free := number_id(wanted, number)) not in taken)
 
 
@@ -353,7 +353,7 @@ class _OwnText:
 
 
 class _LentText:
-    """The same, where the whole text that pieces are recorded of is kept elsewhere: so long texts are not kept twice."""
+    """The same, where the text that is recorded in pieces is kept whole elsewhere, so that long texts are not kept twice."""
 
     __slots__ = ("_length", "_text")
 
@@ -369,15 +369,15 @@ class _LentText:
 
 
 class Ledger:
-    """The calls of one run, by id. It applies events by the table, and has the argument text of open calls.
+    """The calls of one run, by id. It applies events by the table, and holds the argument text of open calls.
 
-    ``used`` are ids that may not be given again. ``name_for`` gives each provider's id a ``call_id`` of its own.
+    ``used`` are ids that may not be assigned again. ``name_for`` assigns each provider's id a ``call_id`` of its own.
     """
 
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used = set(used)
         self.any_discarded = False
-        """Whether there may still come pieces that do not count."""
+        """Whether pieces that do not count may still come."""
         self._calls: dict[str, Call] = {}
         self._texts: dict[str, _OwnText | _LentText] = {}
 
@@ -397,17 +397,17 @@ class Ledger:
         return iter(list(self._calls.values()))
 
     def name_for(self, wanted: str) -> str:
-        """A ``call_id`` that nothing else has, made from the wanted one. It is taken from now on."""
+        """A ``call_id`` that no other call has, made from the wanted one. It is taken from now on."""
         call_id = numbered(wanted, self._used)
         self._used.add(call_id)
         return call_id
 
     def lend(self, call_id: str, text: KnownText) -> None:
-        """The pieces of a call that is about to start will be those of this text, in order."""
+        """The pieces of a call that is about to start will be pieces of this text, in order."""
         self._texts[call_id] = _LentText(text)
 
     def apply(self, event: CallEvent, *, run_id: str | None = None, thread_id: str | None = None) -> Call:
-        """Takes the event in and returns the call after it."""
+        """Applies the event and returns the call after it."""
         call_id = event.call_id
         if isinstance(event, ArgsAppended):
             call = self._calls.get(call_id) or self[call_id]
@@ -434,7 +434,7 @@ class Ledger:
         return call
 
     def _open_text(self, event: ArgsAppended | CallCompleted) -> _OwnText | _LentText:
-        """The text so far. A call that runs early is in the same state before and after its arguments end."""
+        """The text so far. Raises if the arguments have ended, which the state of a call that runs early does not show."""
         text = self._texts.get(event.call_id)
         if text is None:
             raise TransitionError(

@@ -1,8 +1,9 @@
-"""Callstream: what programs use. It owns the engine of its runs, the tap for their clients, and a loop for sync programs.
+"""Callstream: the object that programs use. It owns the engine of its runs, the tap for their clients, and a loop for sync
+programs.
 
 Constructing it opens nothing. The journal opens itself at the first use, on a thread of its own, so one Callstream may
 serve several event loops; ``aclose`` or ``async with`` closes it. A sync program uses the same object, with ``with`` and
-``close``: its runs and responses live on an event loop of the Callstream's own, in a thread that begins when it is needed.
+``close``: its runs and responses live on the Callstream's own event loop, in a thread that starts when it is needed.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Callstream:
     """Live, durable tool calls.
 
     ``journal`` is a URL (``memory:``, ``sqlite:///calls.db``, ``postgresql://…``) or a journal. ``tools`` are functions
-    made with ``@tool``; plain functions are made tools. Hooks of tools that cannot be decorated are registered by name
-    with ``on_args_delta`` and its siblings. ``on_tool_progress`` gets what running tools report: the tool's name, the
-    call's id and the data. ``redact`` changes events before they are journaled. ``archive`` is where runs go that ended
-    long ago (``s3://bucket/prefix``, ``file:///folder``). ``settings`` hold for all tools and runs. ``guards`` judge calls
-    while they are written: see ``callstream.guards``.
+    made with ``@tool``; plain functions are turned into tools. Hooks of tools that cannot be decorated are registered by
+    name with ``on_args_delta`` and its siblings. ``on_tool_progress`` receives the reports of running tools: the tool's
+    name, the call's id and the data. ``redact`` changes events before they are journaled. ``archive`` is where runs that
+    ended long ago are moved (``s3://bucket/prefix``, ``file:///folder``). ``settings`` apply to all tools and runs.
+    ``guards`` judge calls while they are written: see ``callstream.guards``.
 
     Constructing it opens nothing; the journal opens itself at the first use. ``async with`` or ``aclose`` closes it, and
     ``with`` or ``close`` in a sync program.
@@ -75,12 +76,12 @@ class Callstream:
             guards=guards,
             make_observers=_usual_observers,
         )
-        """What the runs share."""
+        """Shared by all runs."""
         self.engine.owner = self
         self.left_behind = LeftBehind(self.engine)
         """The calls that dead processes left in threads which continue here."""
         self.own_loop = OwnLoop(self.aclose)
-        """Where sync programs have their work done."""
+        """The loop on which the work of sync programs is done."""
         self._tap = Tap(self.engine, self.own_loop)
 
     @property
@@ -98,11 +99,11 @@ class Callstream:
     # -- tools --
 
     def add_tool(self, function: Callable[..., Any]) -> None:
-        """Makes a tool known by its name. Its hooks then run whenever a model calls that name."""
+        """Registers a tool under its name. From then on its hooks run whenever a model calls that name."""
         self.engine.add_tool(function)
 
     def tool(self, name: str) -> Tool[Any]:
-        """The tool of that name. UsageError if there is none."""
+        """The tool with that name. UsageError if there is none."""
         return self.engine.tool(name)
 
     @property
@@ -112,7 +113,7 @@ class Callstream:
 
     @property
     def on_tool_progress(self) -> ProgressHandler | None:
-        """Is called with what running tools report."""
+        """Called with the reports of running tools."""
         return self.engine.on_tool_progress
 
     @on_tool_progress.setter
@@ -120,15 +121,15 @@ class Callstream:
         self.engine.on_tool_progress = handler
 
     def on_args_delta(self, tool_name: str, hook: ArgsDeltaHook) -> None:
-        """Registers a hook for every piece of argument text of the tool of that name."""
+        """Registers a hook for every piece of argument text of the tool with that name."""
         self.engine.on_args_delta(tool_name, hook)
 
     def on_field(self, tool_name: str, path: str, hook: FieldHook) -> None:
-        """Registers a hook for one field: the name of a top-level one, or a JSON path."""
+        """Registers a hook for one field: ``path`` is the name of a top-level field, or a JSON path."""
         self.engine.on_field(tool_name, path, hook)
 
     def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
-        """Registers a hook for the moment when all arguments are there, before the tool runs."""
+        """Registers a hook for the moment when all arguments have arrived, before the tool runs."""
         self.engine.on_args_complete(tool_name, hook)
 
     def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
@@ -152,14 +153,14 @@ class Callstream:
     ) -> TapTransport:
         """A transport for a client of httpx or httpx2, async or sync: ``AsyncClient(transport=cs.transport())``.
 
-        ``inner`` is the transport to wrap; without one, connections are made as the library would, proxies of the
-        environment included. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which calls
-        reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
+        ``inner`` is the transport to wrap; without one, connections are made as the library would make them, including
+        proxies from the environment. ``wire`` states the wire instead of recognising it by path. ``collapse`` says which
+        calls reach the SDK whole: ``"known"``, those of tools that this Callstream was given; ``"all"``; ``"none"``.
         ``stream_arguments`` asks the provider to stream the arguments of those calls where it does so only on request.
-        ``first_byte`` and ``idle``: seconds until a streamed answer has to begin, and for which it may send nothing
-        afterwards; then it ends with the library's ReadTimeout. ``ask_again``: how often the model is asked again that
-        wrote nothing but calls which cannot run. ``settings`` has all of these, and more. ``limits``: the library's, for the
-        connections where there is no ``inner``.
+        ``first_byte`` and ``idle``: the seconds within which a streamed answer has to begin, and the longest silence after
+        that; then it ends with the library's ReadTimeout. ``ask_again``: how often the model is asked again if it wrote
+        nothing but calls that cannot run. ``settings`` has all of these, and more. ``limits``: the library's own, for
+        connections without ``inner``.
         """
         return self._tap.transport(
             inner,
@@ -179,9 +180,9 @@ class Callstream:
         It is an ``httpx2.AsyncClient`` where httpx2 is installed, else an ``httpx.AsyncClient``, which has the same
         methods. Takes the usual arguments of either, and those of ``transport``: ``wire``, ``collapse``,
         ``stream_arguments``, ``first_byte``, ``idle``, ``ask_again`` and ``settings``. ``joins_text=True``: the SDK gets
-        text and reasoning by the passage, for programs that do not read them as they are written. ``text_filter``
-        decides what of them is journaled and shown; the SDK gets all.
-        An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx_client()``.
+        text and reasoning passage by passage, for programs that do not read them as they are written. ``text_filter``
+        decides which of that text is journaled and shown; the SDK gets all of it.
+        For an SDK that accepts only httpx although httpx2 is installed too, use ``httpx_client()``.
         """
         client: httpx2.AsyncClient = self._tap.client(None, "AsyncClient", kwargs)
         return client
@@ -199,7 +200,7 @@ class Callstream:
     def sync_http_client(self, **kwargs: Any) -> httpx2.Client:
         """``http_client()`` for sync SDKs: an ``httpx2.Client`` where httpx2 is installed, else an ``httpx.Client``.
 
-        An SDK that accepts httpx only, though httpx2 is installed too, gets ``httpx.Client(transport=cs.transport())``.
+        For an SDK that accepts only httpx although httpx2 is installed too: ``httpx.Client(transport=cs.transport())``.
         """
         client: httpx2.Client = self._tap.client(None, "Client", kwargs)
         return client
@@ -207,9 +208,9 @@ class Callstream:
     def tap_boto(self, client: _Boto, *, collapse: Collapse = "known", stream_arguments: bool = False) -> _Boto:
         """Taps a ``bedrock-runtime`` client of boto3, botocore or aiobotocore, or all that a session makes from now on.
 
-        Returns the client or session that it was given. ``collapse`` is that of ``transport``. ``stream_arguments`` asks
-        Claude to stream the arguments of calls as it writes them. On Bedrock that is a beta for a whole request, so it is
-        off by default and asked for only where all tools of a request are collapsed.
+        Returns the same client or session. ``collapse`` is that of ``transport``. ``stream_arguments`` asks Claude to
+        stream the arguments of calls as it writes them. On Bedrock that is a beta for a whole request, so it is off by
+        default, and only asked for if all tools of a request are collapsed.
         """
         self._tap.boto(client, TapSettings(collapse=collapse, bedrock_beta=stream_arguments))
         return client
@@ -232,19 +233,18 @@ class Callstream:
         ``with cs.run("thread-1") as run``, in a sync program, gives a ``SyncRun``, whose methods block.
 
         If an earlier run of the thread died with its process, the abort hooks of its calls run first. A process counts as
-        dead when its lease has expired; if that is later, they run then.
+        dead when its lease has expired; if that happens later, the hooks run then.
 
-        ``rejected`` says what the SDK gets where a hook rejected a call or failed: ``"raise"``, CallRejected rises out of
-        the response; ``"forward"``, the response arrives whole, with that call, which must not be run: ``run.invoke``
-        and the tool itself see to that, and ``run.refusals()`` has the sentence for the model; ``"ask"``, the response
-        arrives without that call, and the tap tells the model: by itself, if the program gets no other call, else with
-        the results of those; ``"say"``, the response has a sentence in the place of that call. Without it the settings
-        decide.
+        ``rejected`` says what the SDK gets if a hook rejected a call or failed. ``"raise"``: reading the response raises
+        CallRejected. ``"forward"``: the response arrives whole, with that call, which must not be run; ``run.invoke`` and
+        the tool itself see to that, and ``run.refusals()`` has the sentence for the model. ``"ask"``: the response arrives
+        without that call, and the tap tells the model: by itself if the program gets no other call, otherwise with the
+        results of the others. ``"say"``: the response has a sentence instead of that call. By default the settings decide.
 
-        ``continues``: if the process dies and the program is started again, the run of this ``run_id`` goes on: what a model
-        has answered, and what tools have returned, is given back from the journal, which has to be on disk, until something
-        is asked that was not. ``on_divergence``: if a model is asked something else than before, the run fails (``"fail"``),
-        or the model is asked (``"ask"``).
+        ``continues``: if the process dies and the program is started again, the run with this ``run_id`` goes on. Answers
+        of models and results of tools are replayed from the journal, which has to be on disk, until the program asks for
+        something new. ``on_divergence``: if a model is asked something other than before, the run fails (``"fail"``), or
+        the model is asked (``"ask"``).
         """
         how: dict[str, Any] = {"principal": principal, "rejected": rejected}
         start = partial(self._next_run, thread_id, run_id, run_input=run_input, **how)
@@ -259,7 +259,7 @@ class Callstream:
     async def _same_run(
         self, thread_id: str, run_id: str, run_input: Any, on_divergence: OnDivergence, **how: Any
     ) -> Run:
-        """Goes on with the run of that id, or starts it."""
+        """Continues the run with that id, or starts it."""
         await self.journal.open()
         earlier = await take_up(self.engine, check_thread_id(thread_id), run_id, on_divergence=on_divergence, **how)
         if earlier is not None:
@@ -270,7 +270,7 @@ class Callstream:
     async def _next_run(
         self, thread_id: str, run_id: str | None, *, principal: str | None, run_input: Any, **how: Any
     ) -> Run:
-        """Starts a run, and tells abort hooks of the calls that a dead process has left in its thread."""
+        """Starts a run, and runs abort hooks for the calls that a dead process has left in its thread."""
         has_hooks = self.engine.has_abort_hooks
         orphaned = await self.left_behind.find(check_thread_id(thread_id), principal) if has_hooks else []
         run = await self.begin(RunStarted(thread_id, principal, run_input), run_id, as_current=False, **how)
@@ -290,11 +290,11 @@ class Callstream:
         rejected: OnRejected | None = None,
         numbered: bool = False,
     ) -> Run:
-        """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. It is this task's current run, if wanted.
+        """Starts a run that ``run.finish()`` or ``run.stop()`` has to end. ``as_current``: it becomes this task's run.
 
         ``exclusive``: ThreadBusy if the thread has another active run, in this process or another. ``host_traces``: the
-        caller emits OpenTelemetry spans of its own for agents and tools, so Callstream must not do that again.
-        ``rejected``: see ``run``. ``numbered``: if the journal has a run of that id, the id gets a number.
+        caller emits its own OpenTelemetry spans for agents and tools, so Callstream must not emit them again.
+        ``rejected``: see ``run``. ``numbered``: if the journal has a run with that id, a number is added to the id.
         """
         started = RunStarted(thread_id, principal, run_input, exclusive)
         how: dict[str, Any] = {"as_current": as_current, "host_traces": host_traces, "rejected": rejected}
@@ -309,7 +309,7 @@ class Callstream:
         kept: InputKept | None = None,
         **how: Any,
     ) -> Run:
-        """``start`` for hosts. ``kept``: what the run needs to go on in another process, if it can."""
+        """``start`` for hosts. ``kept``: the input that the run needs to go on in another process, if it can."""
 
         async def start(named: str | None) -> Run:
             return await Run.start(self.engine, started, named, kept=kept, **how)
@@ -318,7 +318,7 @@ class Callstream:
             return await start(run_id)
         if self.engine.reserve_run_id(run_id):
             try:
-                return await start(run_id)  # most clients make a new id each time, so the journal is not asked before
+                return await start(run_id)  # most clients make a new id each time, so the journal is not asked first
             except (LeaseLost, RunIdTaken, RunOver):
                 pass
             finally:
@@ -326,10 +326,10 @@ class Callstream:
         return await start(await self.free_run_id(run_id))
 
     async def free_run_id(self, wanted: str) -> str:
-        """The wanted id if no run in the journal has it, else that with a number.
+        """The wanted id if no run in the journal has it, otherwise that id with a number.
 
-        It is reserved in this process until a run was started with it, or could not be, so nothing may be awaited between
-        this and ``start``.
+        It is reserved in this process until a run was started with it, or failed to start, so nothing may be awaited
+        between this and ``start``.
         """
         return await self.engine.free_run_id(wanted)
 
@@ -339,11 +339,11 @@ class Callstream:
 
     @property
     def observers(self) -> Observers[Run]:
-        """Who is notified when runs and calls change their state."""
+        """The observers that are notified when runs and calls change their state."""
         return self.engine.observers
 
     def observe(self, observer: Observer) -> None:
-        """Has the observer notified of all runs that start from now on."""
+        """Adds an observer, which is notified of all runs that start from now on."""
         self.engine.observers.add(observer)
 
     def new_id(self, kind: str) -> str:
@@ -356,7 +356,7 @@ class Callstream:
     # -- the end --
 
     async def aclose(self) -> None:
-        """Stops the active runs of this event loop and of sync programs, closes what clients left open, and the journal."""
+        """Stops the active runs of this event loop and of sync programs, closes their connections and the journal."""
         elsewhere = None if self.own_loop.is_current or self.own_loop.has_ended else self.own_loop.loop
         failures = await self._end_runs()
         if elsewhere is not None:
@@ -388,7 +388,7 @@ class Callstream:
             if run.loop is asyncio.get_running_loop():
                 try:
                     await run.stop("closed")
-                except CallstreamError as error:  # one that cannot be ended keeps neither the others nor the journal
+                except CallstreamError as error:  # the other runs and the journal must be closed all the same
                     failures.append(error)
         self.engine.unended.give_up()
         await self._tap.close_pools()
@@ -414,13 +414,13 @@ class Callstream:
 
 
 class SyncRun:
-    """A run for programs that have no event loop, or block the one they have: what is awaited of a ``Run`` blocks here.
+    """A run for programs that have no event loop, or block the one they have: methods that a ``Run`` awaits block here.
 
-    ``with cs.run("thread-1") as run`` gives one. ``SyncRun(run)`` is one for any ``Run``, such as ``current_run()``.
+    ``with cs.run("thread-1") as run`` gives one. ``SyncRun(run)`` wraps any ``Run``, such as ``current_run()``.
 
-    It may be used in any thread but the one that runs the event loop of the run. Async hooks and tools run on that loop,
-    sync hooks in threads of their own, and a sync tool in the thread that has called ``invoke`` or ``run_tools``. The
-    methods are those of ``Run``, which says more of each.
+    It may be used in any thread except the one that runs the event loop of the run. Async hooks and tools run on that loop,
+    sync hooks in threads of their own, and a sync tool in the thread that called ``invoke`` or ``run_tools``. The methods
+    are those of ``Run``, which documents each in more detail.
     """
 
     def __init__(self, run: Run) -> None:
@@ -429,7 +429,7 @@ class SyncRun:
         self.run = run
         """The run itself, for code on its event loop."""
 
-    # -- what is known --
+    # -- state --
 
     @property
     def thread_id(self) -> str:
@@ -455,7 +455,7 @@ class SyncRun:
 
     @property
     def error(self) -> BaseException | None:
-        """The exception that failed the run, if it was one."""
+        """The exception that failed the run, if there was one."""
         return self.run.error
 
     @property
@@ -508,7 +508,7 @@ class SyncRun:
     def answer(
         self, call_id: str | Call, result: Any = None, *, error: str | None = None, message_id: str | None = None
     ) -> bool:
-        """The answer to a call of this thread that awaits one. False if it has its answer already."""
+        """Answers a call of this thread that awaits an answer. False if it already has one."""
         return self._wait(partial(self.run.answer, call_id, result, error=error, message_id=message_id))
 
     def resume(self, call_id: str) -> Call | None:
@@ -516,11 +516,11 @@ class SyncRun:
         return self._wait(partial(self.run.resume, call_id))
 
     def progress(self, call_id: str, data: Any) -> None:
-        """What an executing call tells its interface; the model never sees it."""
+        """Reports the progress of an executing call to its interface; the model never sees it."""
         self._wait(partial(self.run.progress, call_id, data))
 
     def progress_of(self, call_id: str) -> Progress:
-        """The ``Progress`` to hand to the tool of an executing call."""
+        """The ``Progress`` to pass to the tool of an executing call."""
 
         async def open_progress() -> Progress:
             return self.run.progress_of(call_id)
@@ -546,7 +546,7 @@ class SyncRun:
     ) -> Literal[False]:
         self.run.leave()
         if self.run.outcome is not None and self.run.loop.is_closed():
-            return False  # closing the Callstream has ended it
+            return False  # closing the Callstream has ended the run
         if error is None:
             self.finish()
         else:

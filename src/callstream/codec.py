@@ -1,17 +1,19 @@
 """JSON text in and out, and the four things about it that are decided once, here.
 
 **Lone surrogates.** JSON can spell half of a surrogate pair (``"\\ud83d"``), and models and servers that cut UTF-16 text in
-two do send it; UTF-8 cannot hold it, and msgspec refuses it. Everything that is read tolerates it, and everything that
-is written spells it as an escape again, so that no reader and no writer has to know. Text that is no JSON cannot spell
-it: there, halves that come in two pieces are put together, and one that stays alone becomes U+FFFD.
+two do send it; UTF-8 cannot express it, and msgspec refuses it. All reading here tolerates it, and all writing spells it as
+an escape again, so that no other code has to care. Text that is not JSON cannot spell it: there, halves that come in two
+pieces are joined, and one that stays alone becomes U+FFFD.
 
 **Line ends.** Python, and SDKs that split a stream into lines as Python does, take U+0085, U+2028 and U+2029 for the end
-of a line. Where JSON goes into a line, they are escaped.
+of a line. Where JSON is written on one line, they are escaped.
 
 **Names that come twice.** RFC 8259 leaves open what ``{"a": 1, "a": 2}`` means, and readers disagree. In the arguments of a
-call it is a mistake: a preview would have to take back the first value, and a hook would have seen what the tool never gets.
+call it is a mistake: a preview would have to take back the first value, and a hook would have seen a value that the tool
+never gets.
 
-**What an error says of JSON that cannot be read.** Errors come into logs, and the texts in it may be anybody's: ``outline``.
+**What an error says about JSON that cannot be read.** Errors get into logs, and the texts in JSON may be private:
+``outline``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def plain(value: Any) -> Any:
-    """Text or a number of a class of its own, such as numpy's or an HTML parser's, as what it is. For msgspec, as a hook."""
+    """Text or a number of a subclass, such as numpy's or an HTML parser's, as the plain type. A hook for msgspec."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -39,7 +41,7 @@ def plain(value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=plain)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(
-    rb"\\\\"  # a backslash that is itself escaped: what follows it is no escape
+    rb"\\\\"  # a backslash that is itself escaped: no escape begins with it
     rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
@@ -47,9 +49,9 @@ _LINE_ENDS = {line_end.encode(): f"\\u{ord(line_end):04x}".encode() for line_end
 
 
 def utf8(text: str) -> bytes:
-    """Text as bytes that keep a lone surrogate, too.
+    """Text as bytes that also keep a lone surrogate.
 
-    Text that grows is kept so: its short pieces, as strings, would weigh several times what they say.
+    Text that grows is kept in this form: as strings, its short pieces would take several times the memory.
     """
     try:
         return text.encode()
@@ -79,9 +81,9 @@ def encode_line(value: Any) -> bytes:
 
 
 def decode(data: bytes | str, type_: type[_T] | Any = Any) -> _T:
-    """The value of a JSON text, as that type. What is no JSON raises ValueError, as does what is not of the type.
+    """The value of a JSON text, as that type. Text that is not JSON, or has another type, raises ValueError.
 
-    A surrogate in the name of a field raises UnicodeEncodeError, which is a ValueError too.
+    A surrogate in the name of a field raises UnicodeEncodeError, which is also a ValueError.
     """
     try:
         return msgspec.json.decode(data, type=type_)
@@ -97,7 +99,7 @@ def replace_surrogates(data: bytes) -> bytes:
 
 
 def escape_surrogates(text: str) -> str:
-    """JSON text with each half of a surrogate pair as its escape: two halves in two pieces still make one character."""
+    """JSON text with each half of a surrogate pair as its escape: halves in two pieces still form one character."""
     return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
@@ -110,7 +112,7 @@ _STRICT = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def decode_strict(text: str) -> Any:
-    """The value of a JSON document by RFC 8259: ValueError for ``NaN`` and ``Infinity``, which Python would read."""
+    """The value of a JSON document by RFC 8259: ValueError for ``NaN`` and ``Infinity``, which Python would accept."""
     return _STRICT.decode(text)
 
 
@@ -124,12 +126,12 @@ def is_strict(text: str) -> bool:
 
 
 def repeated_name(name: str) -> str:
-    """What is wrong with an object that has two members of this name."""
+    """What is wrong with an object that has two members with this name."""
     return f"the name {name!r} comes twice in an object"
 
 
 class _RepeatedName(ValueError):
-    """A document of which only a repeated name is wrong, as far as it was read."""
+    """A document has a repeated name, and no other mistake in the part that was read."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:
@@ -142,21 +144,21 @@ _UNIQUE = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_uniqu
 
 
 _STRING = re.compile(rb'("[a-z_]*type"\s*:\s*"[\w.]*"|"(?:[^"\\]|\\.)*"\s*:)|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
-"""A string of JSON, whole or cut off. The group is there if it is the name of a field, or says a type."""
+"""A JSON string, whole or cut off. The group matches if it is the name of a field, or names a type."""
 _MAX_OUTLINED, _MAX_OUTLINE = 2000, 200
-"""So much is looked at, and so much is shown."""
+"""How many bytes are looked at, and how many are shown."""
 
 
 def outline(data: bytes) -> str:
-    """The beginning of JSON that cannot be read, or was not expected: its fields and types, and no text of a model.
+    """The beginning of JSON that cannot be read, or was not expected: its fields and types, without any text of a model.
 
-    It is for errors, which come into logs.
+    It is for errors, which get into logs.
     """
     return repr(_STRING.sub(lambda found: found[1] or b'"..."', data[:_MAX_OUTLINED])[:_MAX_OUTLINE])
 
 
 def mistake_in(arguments: str) -> str | None:
-    """Why a text cannot be the arguments of a call; None if it can. Every call is judged here, however it came."""
+    """Why a text cannot be the arguments of a call; None if it can. Every call is judged here, whichever way it came."""
     try:
         _UNIQUE.decode(arguments)
     except _RepeatedName as repeated:
@@ -167,7 +169,7 @@ def mistake_in(arguments: str) -> str | None:
 
 
 class SurrogateJoin:
-    """Plain text whose surrogate pairs may be cut in two: a first half waits, one that stays alone becomes U+FFFD."""
+    """Joins surrogate pairs that are cut in two in plain text: a first half waits, one that stays alone becomes U+FFFD."""
 
     def __init__(self) -> None:
         self._high = ""

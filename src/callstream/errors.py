@@ -1,9 +1,9 @@
-"""Whose fault it is.
+"""The errors, by whose fault they are.
 
-Every error that Callstream raises on purpose is one of these; any other exception out of Callstream is a bug in it.
+Every error that Callstream raises on purpose is one of these; any other exception from Callstream is a bug in it.
 
 - ``WireError``: the provider sent something that its wire does not allow, or reported an error itself.
-- ``UsageError``: the calling program asked for something that cannot be.
+- ``UsageError``: the calling program asked for something impossible.
 - ``JournalError``: the store could not keep or find something.
 - ``AnswerRefused``: a client's answer does not fit the question.
 - ``Reject``, ``CallRejected`` and ``InvalidArguments``: a call must not run. The fault is the model's, if it is one.
@@ -18,15 +18,15 @@ from typing import Any
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says. It may be anybody's, so it may fail to say it."""
+    """The text of an exception. The exception may be foreign, so its ``__str__`` may fail."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  # and that must not take the place of the exception
+    except Exception:  # noqa: BLE001  # that failure must not replace the exception
         return "<exception str() failed>"
 
 
 class CallstreamError(Exception):
-    """The root of all errors that Callstream raises on purpose."""
+    """The base of all errors that Callstream raises on purpose."""
 
 
 class WireError(CallstreamError):
@@ -45,19 +45,19 @@ class WireError(CallstreamError):
 class UsageError(CallstreamError, ValueError):
     """The calling program's fault: a wrong argument, a wrong order of calls, a missing extra.
 
-    It is a ValueError too, which is what Python programs catch where an argument may be wrong.
+    It is also a ValueError, because that is what Python programs catch where an argument may be wrong.
     """
 
 
 class MissingExtra(UsageError, ImportError):
-    """Packages of an extra are not installed. It is an ImportError too, for programs that can do without the room."""
+    """Packages of an extra are not installed. It is also an ImportError, for programs that can do without the module."""
 
     def __init__(self, what: str, extra: str, error: ImportError) -> None:
         super().__init__(f"{what}: pip install 'callstream[{extra}]' ({error})")
 
 
 class TransitionError(UsageError):
-    """A call was asked to go from one state to another that its table does not allow."""
+    """A call was asked to make a transition that the table of states does not allow."""
 
 
 class JournalError(CallstreamError):
@@ -65,11 +65,11 @@ class JournalError(CallstreamError):
 
 
 class LeaseLost(JournalError):
-    """Another process took the run over: this writer is refused, for good."""
+    """Another process took over the run: this writer is refused permanently."""
 
 
 class Compacted(JournalError):
-    """The asked-for place in the log lies inside a range that compaction has folded into one record.
+    """The requested place in the log lies inside a range that compaction has folded into one record.
 
     Read from ``first`` - 1 to get the folded record whole.
     """
@@ -100,8 +100,8 @@ class Reject(CallstreamError):
 class CallRejected(CallstreamError):
     """A call was discarded, so its tool must not run. The text is a sentence for the model: the call's result.
 
-    ``reason`` is the call's own (``rejected``, ``truncated``, ``malformed``, …) and ``detail`` what is known beyond it,
-    which is for the program and not for the model. What a hook raised is its ``__cause__``.
+    ``reason`` is the call's own (``rejected``, ``truncated``, ``malformed``, …) and ``detail`` anything else that is known,
+    which is for the program and not for the model. An error raised by a hook is its ``__cause__``.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class CallRejected(CallstreamError):
 class InvalidArguments(CallstreamError, ValueError):
     """Arguments do not fit a tool's annotations, so it was not called. The text is a sentence for the model per fault.
 
-    ``faults`` are what does not fit: each has its ``path``, what was ``expected`` there, and what came (``got``). It is a
-    ValueError too, because that is what frameworks expect of a function that was called with wrong values.
+    ``faults`` lists each misfit with its ``path``, what was ``expected`` there, and what came (``got``). It is also a
+    ValueError, because that is what frameworks expect from a function that was called with wrong values.
     """
 
     def __init__(self, tool_name: str, detail: str, faults: Sequence[Any]) -> None:
@@ -133,8 +133,8 @@ class ArgumentsAborted(CallstreamError):
     """Raised inside a tool that began while its arguments were being written: they will not arrive whole and valid.
 
     ``reason`` is that of the discarded call: ``truncated``, ``malformed``, ``invalid``, ``rejected``, ``aborted`` or
-    ``interrupted``. ``detail`` says what was wrong, where that is known. What the tool returns from now on does not count;
-    undoing what it began is up to the tool.
+    ``interrupted``. ``detail`` says what was wrong, if that is known. From now on the tool's result does not count; undoing
+    what it began is up to the tool.
     """
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
@@ -144,7 +144,7 @@ class ArgumentsAborted(CallstreamError):
 
 
 class CallIdTaken(JournalError):
-    """A call of that id is in the journal already; ``free_call_id`` names another."""
+    """The journal already has a call with that id; ``free_call_id`` finds another id."""
 
     def __init__(self, call_id: str) -> None:
         super().__init__(f"the journal already has a call {call_id!r}")
@@ -152,7 +152,7 @@ class CallIdTaken(JournalError):
 
 
 class ThreadBusy(JournalError):
-    """The thread has an active run that is exclusive: ``run_id``."""
+    """The thread has an active exclusive run: ``run_id``."""
 
     def __init__(self, thread_id: str, run_id: str) -> None:
         super().__init__(f"thread {thread_id!r} has an active run, {run_id!r}")
@@ -161,7 +161,7 @@ class ThreadBusy(JournalError):
 
 
 class TooMany(CallstreamError):
-    """There are as many runs or streams as there may be: ``most``, in all or (``of_one``) of one principal."""
+    """The limit of runs or streams is reached: ``most``, in total or (``of_one``) for one principal."""
 
     def __init__(self, most: int, *, of_one: bool) -> None:
         super().__init__(f"there are {most} already{' of this principal' if of_one else ''}, the limit")
@@ -170,7 +170,7 @@ class TooMany(CallstreamError):
 
 
 class ShuttingDown(CallstreamError):
-    """No new runs are started, because their host is about to end."""
+    """No new runs are started, because their host is about to shut down."""
 
 
 class AnswerRefused(CallstreamError):
@@ -182,26 +182,26 @@ class AnswerRefused(CallstreamError):
 
 
 class CannotGoOn(CallstreamError):
-    """A run of a process that died cannot go on in another one. It has ended as interrupted."""
+    """A run whose process died cannot go on in another one. It has ended as interrupted."""
 
     def __init__(self, run_id: str, why: str) -> None:
         super().__init__(f"run {run_id!r} cannot go on: {why}")
 
 
 class Diverged(CallstreamError):
-    """A run that goes on in another process asks its model something else than it did before. ``path``: where it differs."""
+    """A run that goes on in another process asks its model something other than before. ``path``: where it differs."""
 
     def __init__(self, author: str | None, path: str) -> None:
         who = "the run" if author is None else f"agent {author!r}"
         super().__init__(
-            f"{who} asks its model something else than before it was interrupted; the first difference: {path}"
+            f"{who} asks its model something other than before it was interrupted; the first difference: {path}"
         )
         self.author = author
         self.path = path
 
 
 class ToolFailed(CallstreamError):
-    """A tool has failed in an earlier attempt of a run that goes on, and does not run again. The text: what it raised."""
+    """A tool failed in an earlier attempt of a continued run, and does not run again. The text is that of its error."""
 
     def __init__(self, tool_name: str, error: str) -> None:
         super().__init__(error)
@@ -209,15 +209,15 @@ class ToolFailed(CallstreamError):
 
 
 class RunOver(UsageError):
-    """Something was asked of a run that has ended, or is being ended."""
+    """An operation was requested of a run that has ended, or is being ended."""
 
 
 class RunIdTaken(UsageError):
-    """A run of that id has begun already, in this process or in another one that lives."""
+    """A run with that id has begun already, in this process or in another one that is alive."""
 
 
 class LimitExceeded(CallstreamError):
-    """Something was more than it may be, and what it was part of cannot continue. ``limit`` names the setting."""
+    """Something exceeded its limit, and whatever it was part of cannot continue. ``limit`` names the setting."""
 
     def __init__(self, message: str, limit: str) -> None:
         super().__init__(f"{message}, the limit ({limit})")
@@ -225,8 +225,8 @@ class LimitExceeded(CallstreamError):
 
 
 def warn_of_name(old: str, new: str) -> None:
-    """Says that a public name is another one now. The old one works for one version more.
+    """Warns that a public name has changed. The old one works for one more version.
 
-    For the function that the old name leads to (a module's ``__getattr__``, a method): the warning names its caller.
+    To be called by the function behind the old name (a module's ``__getattr__``, a method): the warning names its caller.
     """
     warnings.warn(f"{old} is called {new} now", DeprecationWarning, stacklevel=3)

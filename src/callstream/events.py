@@ -1,6 +1,6 @@
 """What can happen to a run, a message and a call.
 
-Events are facts in the past tense: frozen, comparable, without behaviour. Decoders give the first group, hosts and the
+Events are facts in the past tense: frozen, comparable, without behaviour. Decoders produce the first group, hosts and the
 runtime the second; the journal numbers both and keeps them as records. An event names its call by ``call_id`` and its
 message by ``message_id``; one response of a model makes one message, and its calls belong to that message.
 """
@@ -27,10 +27,10 @@ Encoding: TypeAlias = Literal["json", "text"]
 RunOutcome: TypeAlias = Literal["finished", "failed", "cancelled"]
 
 ReplayRule: TypeAlias = Literal["unsafe", "safe", "reconcile", "ask"]
-"""What becomes of a tool that was running when its process died, where the run goes on.
+"""What happens to a tool that was running when its process died, if the run goes on.
 
 ``unsafe``: it is not run again, and the model is told that the outcome is unknown. ``safe``: it runs again, with the same
-idempotency key. ``reconcile``: a function of the tool's own finds out what happened. ``ask``: a person is asked.
+idempotency key. ``reconcile``: the tool's own function finds out what happened. ``ask``: a person is asked.
 """
 
 
@@ -39,9 +39,9 @@ def _tag(name: str) -> str:
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, omit_defaults=True, gc=False):
-    """The root of all events. As JSON an event is an object whose ``type`` is its name in snake case.
+    """The base of all events. As JSON an event is an object whose ``type`` is its name in snake case.
 
-    There are many of them and none is part of a cycle, so the garbage collector need not look at them.
+    There are many of them and none is part of a cycle, so the garbage collector need not track them.
     """
 
 
@@ -78,7 +78,7 @@ class MessageEnded(Event, frozen=True):
 class CallStarted(Event, frozen=True):
     """The first fact about a call, streamed or not. ``provider_id`` is the wire's own id, None where it sent none.
 
-    ``within``: as for MessageStarted, of a call whose message has none.
+    ``within``: as for MessageStarted, for a call whose message has none.
     """
 
     call_id: str
@@ -107,7 +107,7 @@ class ArgsAppended(Event, frozen=True):
 class CallCompleted(Event, frozen=True):
     """The wire ended the call's arguments and they parse strictly. ``args_json`` is the whole text as JSON.
 
-    The journal keeps ``args_json`` in the pieces alone, so a record read back from it carries None here.
+    The journal only keeps the pieces of ``args_json``, so a record read back from it has None here.
     """
 
     call_id: str
@@ -123,13 +123,13 @@ class CallDiscarded(Event, frozen=True):
 
 
 class ResponseEnded(Event, frozen=True):
-    """The provider's own finish reason, None where it never sent one, and its usage figures as they came."""
+    """The provider's own finish reason, None if it never sent one, and its usage figures as they came."""
 
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
 
 
-# -- what is read from a request, reported by a host or decided by the runtime -----------------------------------------
+# -- events read from a request, reported by a host or decided by the runtime ------------------------------------------
 
 
 class MessageReceived(Event, frozen=True):
@@ -144,8 +144,8 @@ class MessageReceived(Event, frozen=True):
 class ResultReceived(Event, frozen=True):
     """A tool result found in a request. The runtime turns it into the outcome of the call that it answers.
 
-    ``provider_id`` is the wire's id, None where the wire has none: then the name and the order tell. ``latest`` is true
-    for results of the model's last turn, which is what tells a reused id from its earlier uses.
+    ``provider_id`` is the wire's id, None where the wire has none: then the name and the order decide. ``latest`` is true
+    for results of the model's last turn, which distinguishes a reused id from its earlier uses.
     """
 
     provider_id: str | None
@@ -156,7 +156,7 @@ class ResultReceived(Event, frozen=True):
 
 
 class RunStarted(Event, frozen=True):
-    """``exclusive``: no other exclusive run of the thread may go on meanwhile; the journal refuses the second."""
+    """``exclusive``: no other exclusive run of the thread may be active meanwhile; the journal refuses a second one."""
 
     thread_id: str
     principal: str | None = None
@@ -165,10 +165,10 @@ class RunStarted(Event, frozen=True):
 
 
 class RunResumed(Event, frozen=True):
-    """Another process goes on with the run, whose own has died or has handed it over. ``attempt``: 2 for the first.
+    """Another process continues the run after its own died or handed it over. ``attempt``: 2 the first time.
 
-    ``void``: the messages of responses that were cut, which the model is asked for again. What was shown of them does not
-    count, nor do their calls, which are discarded after this.
+    ``void``: the messages of responses that were cut, for which the model is asked again. Whatever was shown of them does
+    not count, nor do their calls, which are discarded after this.
     """
 
     attempt: int
@@ -176,14 +176,14 @@ class RunResumed(Event, frozen=True):
 
 
 class CallExecuting(Event, frozen=True):
-    """``replay``: what becomes of the tool if its process dies while it runs. It is never relaxed afterwards."""
+    """``replay``: what happens to the tool if its process dies while it runs. It is never relaxed afterwards."""
 
     call_id: str
     replay: ReplayRule = "unsafe"
 
 
 class CallRunningEarly(Event, frozen=True):
-    """The tool began before the model's response had ended: on what was whole, or on arguments that came to their end.
+    """The tool began before the model's response had ended: when all of its arguments were whole, or enough of them.
 
     ``replay``: as for CallExecuting.
     """
@@ -193,7 +193,7 @@ class CallRunningEarly(Event, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the person who answers a call is asked, where its arguments alone do not say it.
+    """What the person who answers a call is asked, if its arguments alone do not say it.
 
     ``reason``: what kind of answer is wanted (``confirmation``, ``input_required``, ``credential_required``).
     ``response_schema``: the JSON Schema of the answer. ``metadata``: anything else that an interface needs; ``payload``
@@ -211,7 +211,7 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
 class CallAwaiting(Event, frozen=True):
     """A client or a person has to answer. Survives the run and a crash.
 
-    ``is_paused``: the host asks about this call in another one, and that one is to be answered.
+    ``is_paused``: the host asks about this call in another one, and that other one has to be answered.
     """
 
     call_id: str
@@ -236,13 +236,13 @@ class CallFailed(Event, frozen=True):
 
 
 class CallReleased(Event, frozen=True):
-    """The call was handed to a host whose outcome was never seen."""
+    """The call was handed to a host, and its outcome was never seen."""
 
     call_id: str
 
 
 class CallProgressed(Event, frozen=True):
-    """What a running tool tells its interface, any JSON. Never shown to the model."""
+    """A running tool's report to its interface, any JSON. Never shown to the model."""
 
     call_id: str
     data: Any
@@ -262,11 +262,11 @@ class RunEnded(Event, frozen=True):
     reason: str | None = None
 
 
-# -- what is kept so that a run can go on in another process, and goes when the run is compacted; no interface shows it ---
+# -- events kept so that a run can go on in another process; compaction drops them, and no interface shows them -----------
 
 
 class InputKept(Event, frozen=True):
-    """All that the run was asked for. ``app``: who can go on with it. ``build``: of which build its agent was.
+    """All input of the run. ``app``: the application that can continue it. ``build``: the build of its agent.
 
     ``attempts``: how many processes may try, the first included.
     """
@@ -284,7 +284,7 @@ class SessionKept(Event, frozen=True):
 
 
 class RequestKept(Event, frozen=True):
-    """A model is about to be asked. ``request``: the digest of what it is asked; ``parts``: of each part of that.
+    """A model is about to be asked. ``request``: the digest of the request; ``parts``: the digest of each of its parts.
 
     ``answer_id``: the model has begun to answer, and its provider keeps the answer under that id.
     """
@@ -297,8 +297,8 @@ class RequestKept(Event, frozen=True):
 class ResponseKept(Event, frozen=True):
     """A response as the SDK got it, with the digest of its request. ``body``: zlib, base64.
 
-    ``checkpoint``: there is more of it, which a request with this token asks for. ``body`` is then what has come from the
-    provider since the checkpoint before.
+    ``checkpoint``: there is more of the response, and a request with this token asks for it. ``body`` is then the part that
+    has come from the provider since the checkpoint before.
     """
 
     request: str
@@ -309,13 +309,13 @@ class ResponseKept(Event, frozen=True):
 
 
 Kept: TypeAlias = RequestKept | ResponseKept
-"""What is kept of an exchange with a model."""
+"""The events kept about an exchange with a model."""
 
 
 class OutputKept(Event, frozen=True):
-    """What a step of the host's that is no tool has given: the ``nth`` of that name.
+    """The output of a host's step that is not a tool: the ``nth`` with that name.
 
-    Without ``data`` it has begun, and ``replay`` says what becomes of it if its process dies while it runs.
+    Without ``data`` the step has begun, and ``replay`` says what happens to it if its process dies while it runs.
     """
 
     name: str
@@ -359,7 +359,7 @@ RunEvent: TypeAlias = (
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An event as the journal keeps it: the ``seq``-th of its run, written ``at`` (seconds since the epoch).
 
-    ``first_seq`` is less than ``seq`` where compaction folded the pieces of one call or message into this record.
+    ``first_seq`` is less than ``seq`` if compaction folded the pieces of one call or message into this record.
     """
 
     run_id: str
@@ -374,14 +374,14 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 KEPT: frozenset[type[Event]] = frozenset(get_args(KeptEvent))
 PIECES_OF_TEXT: frozenset[type[Event]] = frozenset({TextAppended, ReasoningAppended})
 PIECES: frozenset[type[Event]] = PIECES_OF_TEXT | {ArgsAppended}
-"""What nearly all records are: what a model writes, as it comes."""
+"""The events of nearly all records: pieces of what a model writes."""
 
 
 def in_order(records: Sequence[Record]) -> Sequence[Record]:
     """Records of one run in the order in which they can be folded.
 
-    A record of which compaction has made several pieces one comes where the last of them stood, and belongs where the first
-    did: what it says began there.
+    A record into which compaction folded several pieces stands where the last of them was, but belongs where the first was:
+    its content began there.
     """
     if all(record.first_seq is None for record in records):
         return records

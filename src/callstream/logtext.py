@@ -1,9 +1,9 @@
-"""Text from elsewhere in the log: it stays on its line, and does nothing to a terminal.
+"""Foreign text in the log: it stays on its line, and cannot affect a terminal.
 
-What providers, models and clients say gets into the log as the argument of a message, and in the text of an exception. A
-line break in it would look like a record of its own, and an escape sequence would do what it likes with the screen. So
-whatever is not printable is escaped (a line break becomes ``\\n``), and the lines of a traceback, whose last one is the text
-of an exception, are indented. Every record of Callstream passes here, whichever handlers the program has.
+Text from providers, models and clients gets into the log as the argument of a message, and in the text of an exception. A
+line break in it would look like a new record, and an escape sequence could do anything to the screen. So every unprintable
+character is escaped (a line break becomes ``\\n``), and the lines of a traceback, the last of which is the text of an
+exception, are indented. Every record of Callstream passes here, whichever handlers the program has.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LOGGERS: Final = (
     "callstream.journal",
     "callstream.server",
 )
-"""All of Callstream's. A filter holds for records of its own logger alone, not for those of the ones below it."""
+"""All loggers of Callstream. A filter only applies to records of its own logger, not to those of loggers below it."""
 _INDENT: Final = "  "
 
 
 def one_line(text: object) -> str:
-    """The text with everything escaped that is not printable."""
+    """The text with all unprintable characters escaped."""
     said = str(text)
     if said.isprintable():
         return said
@@ -35,12 +35,12 @@ def one_line(text: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The same for text of several lines, which stay lines."""
+    """The same for text with several lines, which stay separate lines."""
     return "\n".join(map(one_line, text.split("\n")))
 
 
 class ForeignText(logging.Filter):
-    """Changes the arguments of a record and the text of its exception, and lets every record pass."""
+    """Escapes the arguments of a record and the text of its exception, and lets every record pass."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):

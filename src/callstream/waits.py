@@ -1,8 +1,8 @@
-"""Waiting in an event loop, at less cost than by asyncio's own means.
+"""Waiting in an event loop, at less cost than with asyncio's own means.
 
-``Alarm`` and ``TimeLimit`` are one timer for many waits, which nearly always end in time. ``asyncio.timeout`` sets a timer
-for each wait and takes it away again, which costs a twentieth of a commit to PostgreSQL (``bench.journal``, rate with one
-run). Here a timer that was set stays. When it fires too early, it is set again.
+``Alarm`` and ``TimeLimit`` use one timer for many waits, which nearly always end in time. ``asyncio.timeout`` sets a timer
+for each wait and removes it again, which costs a twentieth of a commit to PostgreSQL (``bench.journal``, rate with one
+run). Here a timer that was set stays. If it fires too early, it is set again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that this thread runs, None if it runs none."""
+    """The event loop running in this thread, None if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -44,22 +44,22 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        """It rings in so many seconds, and not before, whatever it was set to."""
+        """Rings in that many seconds, and not before, whatever it was set to."""
         self._at = loop.time() + seconds
         if self._timer is None or self._timer.when() > self._at:
             self._start(loop)
 
     def bring_forward(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        """It rings in so many seconds at the latest."""
+        """Rings in that many seconds at the latest."""
         self._at = min(self._at, loop.time() + seconds)
         self._start(loop)
 
     def unset(self) -> None:
-        """It does not ring. The timer is left alone, since the next wait will want it."""
+        """Does not ring. The timer is left alone, since the next wait will need it."""
         self._at = math.inf
 
     def stop(self) -> None:
-        """It does not ring, and has no timer any more."""
+        """Does not ring, and no longer has a timer."""
         self._at = math.inf
         self._stop_timer()
 
@@ -83,7 +83,7 @@ class Alarm:
 
 
 class TimeLimit:
-    """For one task, which does one thing at a time."""
+    """A time limit for one task, which does one thing at a time."""
 
     def __init__(self) -> None:
         self._alarm = Alarm(self._cancel)
@@ -91,9 +91,9 @@ class TimeLimit:
         self._has_passed = False
 
     async def hold(self, seconds: float, work: Awaitable[_T]) -> _T:
-        """Awaits the work. Raises TimeoutError if it is not done within the time; it is cancelled then.
+        """Awaits the work. If it is not done within the time, cancels it and raises TimeoutError.
 
-        Work that makes something else of its cancellation, such as a result that came at that moment, has its way.
+        Work that turns its cancellation into something else, such as a result that came at that moment, gets its way.
         """
         task = self._task = asyncio.current_task()
         self._has_passed = False
@@ -118,8 +118,8 @@ class TimeLimit:
 class Flag:
     """A flag that one task at a time waits for. Not for threads: all of it belongs to one event loop.
 
-    Like ``asyncio.Event``, but far lighter: there is a future only while a task waits, and no queue of waiters. Streams and
-    runs stand by the thousand, and each has several.
+    Like ``asyncio.Event``, but far lighter: there is a future only while a task waits, and no queue of waiters. There may
+    be thousands of streams and runs, and each has several flags.
     """
 
     __slots__ = ("_is_set", "_waiter")
@@ -132,7 +132,7 @@ class Flag:
         return self._is_set
 
     def set(self) -> None:
-        """Wakes who waits, even if the flag is cleared before it gets its turn."""
+        """Wakes the task that waits, even if the flag is cleared before that task gets its turn."""
         self._is_set = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -141,7 +141,7 @@ class Flag:
         self._is_set = False
 
     async def wait(self) -> None:
-        """Waits until the flag is set. RuntimeError if another task does already."""
+        """Waits until the flag is set. RuntimeError if another task is already waiting."""
         if self._is_set:
             return
         if self._waiter is not None and not self._waiter.done():

@@ -174,7 +174,7 @@ async def test_a_rejected_call_rises_where_no_host_can_refuse_it(cs: Callstream,
 async def test_settings_are_given_in_one_place(cs: Callstream) -> None:
     for twice in ({"wire": "gemini"}, {"collapse": "all"}):
         for make in (cs.transport, cs.httpx_client, cs.httpx2_client):
-            with pytest.raises(UsageError, match="belong into settings="):
+            with pytest.raises(UsageError, match="belong in settings="):
                 make(settings=TapSettings(), **twice)
 
 

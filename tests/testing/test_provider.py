@@ -164,7 +164,7 @@ async def test_a_request_after_the_last_script_is_an_error_there_and_here(wire: 
     ):
         await asked(provider)
     assert len(provider.requests) == 2, "the SDKs are told not to try again"
-    with pytest.raises(UsageError, match="expected 1 requests, one a script, got another"):
+    with pytest.raises(UsageError, match="expected 1 requests, one per script, got another"):
         await provider.aclose()
     provider.close()  # what was raised is not raised again
 

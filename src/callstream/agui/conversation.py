@@ -2,11 +2,11 @@
 
 ``Conversation`` is made of the views of the thread's runs (``callstream.view``). A client that comes later gets the
 prelude: RUN_STARTED, a snapshot of the messages up to the first that is being written, the state, and from that message on
-everything again, each text and each call's arguments in one piece; after that, only what is new, which ``Onlooker`` tells.
-The order and the metadata of messages are those that the official client gives them when it gets all events one by one.
+everything again, each text and each call's arguments in one piece; after that, only new events, from ``Onlooker``. The
+order and the metadata of messages are those that the official client gives them when it gets all events one by one.
 
-No half of anything is in the snapshot: clients that build a message from its parts do not continue one that they did not
-see begin.
+The snapshot has no half-written messages: clients that build a message from its parts do not continue one whose beginning
+they did not see.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ _ANSWERS: Final = (CallReturned, CallFailed)
 _INPUT: Final = (UserMessage, SystemMessage, DeveloperMessage)
 
 _Placed: TypeAlias = tuple[int, int, Message | ToolCallResult]
-"""Where in its run it belongs: the record with which it began, and the call's own where one record brings several."""
+"""With its place in the run: the record with which it began, and the call's own record where one record brings several."""
 
-# The snapshot says all there is to say about progress; activities that an application shows by itself are its own.
+# The snapshot is authoritative about progress; activities that an application shows by itself are its own.
 _OWNED: Final = {"authoritativeActivityTypes": [TOOL_PROGRESS]}
-# A client that joins gets all agents that are at work, so that it knows what is whose.
+# A client that joins gets all agents that are at work, so that it can attribute messages to them.
 _LIVES: Final = (SubagentStarted, SubagentFinished, SubagentError)
 
 
 class Onlooker(Translator):
-    """A run for a client that did not ask for it: what the translator says, and what else a client sent.
+    """A run for a client that did not start it: the translator's events, plus the input that another client sent.
 
     ``known``: the ids of messages that were sent before. Another client's message has no event of its own: the client gets
-    it with a snapshot of them all, see ``snapshot_at``. No text is kept here.
+    it in a snapshot of all messages, see ``snapshot_at``. No text is kept here.
     """
 
     def __init__(self, view: View | None = None, known: Iterable[str] = ()) -> None:
@@ -98,7 +98,7 @@ class Onlooker(Translator):
 
     @classmethod
     def resume(cls, run: RunView, view: View | None = None, known: Iterable[str] = ()) -> Self:
-        """The onlooker that has been fed all records of which this is the view."""
+        """The onlooker as if it had been fed all records of this view."""
         onlooker = super().resume(run, view)
         onlooker._known.update(known)
         onlooker._input = RunInput(run.run_id, run.input)
@@ -120,7 +120,7 @@ class Onlooker(Translator):
             case CallReturned() | CallFailed() as outcome:
                 self._input.is_over = True
                 if sent_as(outcome) is not None and outcome.call_id not in self._run.calls:
-                    # Only the client has it that sent it. Without metadata, for there it has none either.
+                    # Only the client that sent it has it. Without metadata, because it has none there either.
                     events.append(result_of(self._run.answers[outcome.call_id], outcome, self.view))
             case MessageReceived() as received:
                 message = self._input.message(received, record.seq)
@@ -136,15 +136,15 @@ class Conversation:
     def __init__(self, view: View | None = None) -> None:
         self.view = view or View()
         self._past = _Layout(self.view)  # of the runs before the last one
-        self._left_out: set[str] = set()  # what they have said that is not shown
+        self._left_out: set[str] = set()  # the ids of their messages and calls that are not shown
         self._run = self.view.fold()
         self._onlooker: Onlooker | None = None
 
     @classmethod
     def of(cls, records: Iterable[Record], view: View | None = None) -> Conversation:
-        """The conversation after these records. Those of compacted runs are welcome: they are put in order.
+        """The conversation after these records. They may be those of compacted runs: they are put in order.
 
-        Of messages in compacted runs the ``metadata.seq`` may be another than it was; all else is the same.
+        The ``metadata.seq`` of messages in compacted runs may differ from before; everything else is the same.
         """
         conversation = cls(view)
         for _, run in groupby(records, key=lambda record: record.run_id):
@@ -153,12 +153,12 @@ class Conversation:
 
     @property
     def run_id(self) -> str | None:
-        """The last run."""
+        """The id of the last run."""
         return self._run.run_id
 
     @property
     def seq(self) -> int:
-        """The number of the last record taken in, in its run."""
+        """The number of the last record that was added, in its run."""
         return self._run.seq
 
     @property
@@ -172,12 +172,12 @@ class Conversation:
 
     @property
     def state(self) -> Any:
-        """The shared state; None where nothing has set it."""
+        """The shared state; None if nothing has set it."""
         return None if self._run.state is msgspec.UNSET else self._run.state
 
     @property
     def onlooker(self) -> Onlooker:
-        """Tells a client that got the prelude the rest of the last run."""
+        """Gives a client that got the prelude the rest of the last run."""
         return Onlooker.resume(self._run, self.view, self._layout().known)
 
     def apply(self, records: Iterable[Record]) -> None:
@@ -215,7 +215,7 @@ class Conversation:
     def snapshot(self, own: Iterable[dict[str, Any]] = ()) -> MessagesSnapshot:
         """All messages of the thread, and those of ``own``, which a client has sent, that no run knows.
 
-        Where runs end with a snapshot, the one at the end has nothing of ``own``: it is what the thread has become.
+        Where runs end with a snapshot, the one at the end has none of ``own``: it is the thread as it is then.
         """
         messages = self.messages
         if self.has_ended and self.view.emit_messages_snapshot:
@@ -228,7 +228,7 @@ class Conversation:
         return MessagesSnapshot(messages=messages, metadata=Metadata(self.seq, _OWNED))
 
     def prelude(self) -> list[AguiEvent]:
-        """What a client needs that knows nothing of the thread, or has lost its way; ``feed`` gives the rest.
+        """The events for a client that knows nothing about the thread, or has lost track; ``feed`` gives the rest.
 
         If the last run has ended, its end is the last event.
         """
@@ -238,8 +238,8 @@ class Conversation:
         translator = Translator(self.view)
         replayed = [event for record in condensed(run) for event in translator.feed(record)]
         layout = self._layout(before=_first_open(run, [run.calls[call_id] for call_id in translator.open_calls]))
-        # A client that kept its messages puts those of a snapshot which it lacks at the end. That is their place, but
-        # for results that came late: these are left out and sent again, and it puts them behind their calls.
+        # A client that kept its messages appends those of a snapshot that it lacks. That is the right place, except for
+        # results that came late: these are left out and sent again, and the client puts them behind their calls.
         is_late = {result.message_id for result in layout.late}
         messages = tuple(message for message in layout.messages if message.id not in is_late)
         again = [event for event in replayed if isinstance(event, _LIVES) or _subject(event) in layout.left_out]
@@ -258,25 +258,25 @@ class Conversation:
 
 
 def _first_open(run: RunView, calls: Sequence[CallView]) -> int | None:
-    """The record with which the first message began that is being written, or the first reasoning; None if none is.
+    """The first record of the first message, or reasoning, that is being written; None if none is.
 
-    ``calls``: those that are whole, and that clients still take to be written.
+    ``calls``: those that are whole, but that clients still believe are being written.
     """
     starts = [_begin_of(part, run.messages[part.message_id]) for part in (*run.open_parts, *calls)]
     return min(starts, default=None)
 
 
 def _begin_of(part: Part, message: MessageView) -> int:
-    """Where a client's message begins: a model's message is one of reasoning, and one of text and calls."""
+    """Where a client's message begins: for it, a model's message is two, one of reasoning, one of text and calls."""
     return (message.passages("reasoning") if part.kind == "reasoning" else message.spoken)[0].first_seq
 
 
 def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple[Message, ...]:
-    """Reasoning without text, for a snapshot that would have none though some is sent again, and what began before it.
+    """Reasoning without text, and messages that began before it, for a snapshot without reasoning if some is sent again.
 
-    The official client takes such a snapshot for one that does not speak of reasoning, keeps its own half, and would add
-    the whole to it. What parallel agents began to say before that reasoning is there without text, too, so that the order
-    stays.
+    The official client takes such a snapshot for one that leaves out reasoning, keeps its own half-written one, and would
+    add the whole to that. Messages that parallel agents began before that reasoning are included without text, too, so that
+    the order stays.
     """
     if any(isinstance(message, ReasoningMessage) for message in messages):
         return ()
@@ -292,7 +292,7 @@ def _placeholder(messages: tuple[Message, ...], again: list[AguiEvent]) -> tuple
 
 
 def _emptied(messages: tuple[Message, ...], run: RunView) -> tuple[Message, ...]:
-    """Reasoning that is void, without its text, for a snapshot that would have none: clients then keep what they have."""
+    """Void reasoning without its text, for a snapshot without reasoning: on such a snapshot clients keep what they have."""
     if any(isinstance(message, ReasoningMessage) for message in messages):
         return ()
     void = [message for message in run.void.values() if message.passages("reasoning")]
@@ -302,7 +302,7 @@ def _emptied(messages: tuple[Message, ...], run: RunView) -> tuple[Message, ...]
 def _with_own(
     messages: tuple[Message, ...], own: Iterable[dict[str, Any]], void: set[str]
 ) -> tuple[Message | dict[str, Any], ...]:
-    """A client's own messages stand where it has them: behind the one before them."""
+    """Inserts a client's own messages where the client has them: behind the message before them."""
     known = {message.id for message in messages}
     behind: dict[str | None, list[dict[str, Any]]] = {}
     last: str | None = None
@@ -325,14 +325,14 @@ def _subject(event: AguiEvent) -> str | None:
     return next((name for name in named if name is not None), None)
 
 
-# -- the messages of a thread out of the views of its runs, as the official client has them that was told every event ------
+# -- a thread's messages from the views of its runs, as an official client has them that got every event ------------------
 
 
 class _Layout:
     """The messages of runs in the order of the official client, which puts a result behind the message of its call.
 
-    So a group is a message and the results behind it. A message whose id is there already is continued in its place.
-    ``late`` are the results that came when other messages stood behind their call's already, in the order they came.
+    So a group is a message and the results behind it. A message whose id exists already is continued in its place. ``late``
+    are the results that came when there were already other messages behind their call's, in the order in which they came.
     ``left_out`` has the ids of the messages that were not put in, and of their calls.
     """
 
@@ -361,7 +361,7 @@ class _Layout:
         return layout
 
     def add(self, run: RunView, *, before: int | None = None) -> None:
-        """Puts in what a run has said. ``before``: what began with that record or later is left out, with its results."""
+        """Adds a run's messages. ``before``: those that began with that record or later are left out, with their results."""
         for message in brought(run.input):
             if message.id not in self._places:
                 self.known.add(message.id)
@@ -399,13 +399,13 @@ class _Layout:
             placed.append((call.progress_first_seq, call_seq, _activity(call)))
         if call.outcome is not None:
             is_sent = isinstance(call, AnswerView) and sent_as(call.outcome) is not None
-            metadata = None if is_sent else Metadata(call.outcome_seq)  # the client that sent it has it without
+            metadata = None if is_sent else Metadata(call.outcome_seq)  # the client that sent it has no metadata for it
             placed.append(
                 (call.outcome_seq, call_seq, result_of(call, call.outcome, self._view, metadata, agent_of(call)))
             )
 
     def _put_new(self, message: Message) -> None:
-        """Unless it has nothing but calls that the client has brought: the run has taken them in, to answer them."""
+        """Adds a message, unless it has only calls that the client brought: the run took these in to answer them."""
         calls = _calls_of(message)
         is_said = not isinstance(message, AssistantMessage) or bool(message.content)
         if is_said or not calls or any(call.id not in self._brought for call in calls):
@@ -474,7 +474,7 @@ def _assistant_message(message: MessageView) -> AssistantMessage:
 
 
 def _reasoning_message(message: MessageView) -> ReasoningMessage:
-    """What a message has of reasoning, which has to have some."""
+    """The reasoning of a message, which must have some."""
     last = message.passages("reasoning")[-1]
     return ReasoningMessage(
         id=thought_id(message.message_id),
@@ -508,12 +508,12 @@ def _calls_of(message: Message) -> tuple[MessageToolCall, ...]:
 
 
 class RunInput:
-    """Which of a run's input is shown: all that has a ``message_id``, because a client sent it.
+    """Which parts of a run's input are shown: all that have a ``message_id``, because a client sent them.
 
-    Of the rest, which was read from a provider's request, user messages only, and only before the run has input with an
-    id, an answer to an earlier call or a response (``is_over``), because frameworks write messages of their own into
-    requests. The parts of a message that is more than text are taken from the run's input, where that is AG-UI's (an object
-    with ``messages``); else their kinds are named in its metadata.
+    The rest was read from a provider's request. Of that only user messages are shown, and only until the run has input with
+    an id, an answer to an earlier call or a response (``is_over``), because frameworks write their own messages into
+    requests. The parts of a message that is more than text are taken from the run's input if that is AG-UI's (an object
+    with ``messages``); otherwise their kinds are named in its metadata.
     """
 
     def __init__(self, run_id: str | None = None, run_input: Any = None) -> None:

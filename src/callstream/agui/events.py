@@ -22,7 +22,7 @@ def _tag(name: str) -> str:
 
 
 class AguiEvent(msgspec.Struct, frozen=True, tag_field="type", tag=_tag, rename="camel", omit_defaults=True, gc=False):
-    """What all events have in common: each is a ``type`` of its own."""
+    """The base of all events: each has its own ``type``."""
 
 
 class _Event(AguiEvent, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class _Event(AguiEvent, frozen=True, kw_only=True):
 
 
 class _Attributed(_Event, frozen=True, kw_only=True):
-    """``subagent_run_id``: the agent whose work it is, where that is one which a tool runs."""
+    """``subagent_run_id``: the agent whose work it is, if a tool runs that agent."""
 
     subagent_run_id: str | None = None
 
@@ -75,7 +75,7 @@ class RunFinished(_Event, frozen=True, kw_only=True):
     thread_id: str
     run_id: str
     outcome: Success | Interrupted | Cancelled | None = None
-    """None for clients that know no other outcome than success and interrupts."""
+    """None for clients that know no outcomes other than success and interrupts."""
 
 
 class RunError(_Event, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class RunError(_Event, frozen=True, kw_only=True):
 
 
 class TextMessageStart(_Attributed, frozen=True, kw_only=True):
-    """``name``: the agent that speaks, where that is known."""
+    """``name``: the agent that speaks, if known."""
 
     message_id: str
     role: str
@@ -150,7 +150,7 @@ class ToolCallEnd(_Attributed, frozen=True, kw_only=True):
 
 
 class ToolCallResult(AguiEvent, frozen=True, kw_only=True):
-    """Without metadata where it is an answer that another client sent: clients fold metadata into the message."""
+    """Without metadata if it is an answer that another client sent: clients fold metadata into the message."""
 
     message_id: str
     tool_call_id: str
@@ -167,7 +167,7 @@ class ActivitySnapshot(_Attributed, frozen=True, kw_only=True):
 
 
 class Custom(_Attributed, frozen=True, kw_only=True):
-    """What AG-UI has no word for. Clients that do not know the name leave it alone."""
+    """For things that AG-UI has no event for. Clients that do not know the name ignore it."""
 
     name: str
     value: Any
@@ -212,7 +212,7 @@ class StateDelta(_Event, frozen=True, kw_only=True):
 
 
 class MessagesSnapshot(_Event, frozen=True, kw_only=True):
-    """What is a ``dict`` in it came from the client."""
+    """A ``dict`` in it came from the client."""
 
     messages: tuple[Message | dict[str, Any], ...]
 

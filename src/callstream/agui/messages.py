@@ -1,4 +1,4 @@
-"""The messages of a conversation as AG-UI 1.0 keeps them. As JSON: camelCase, no nulls, ``role`` tells which one."""
+"""The messages of a conversation as AG-UI 1.0 keeps them. As JSON: camelCase, no nulls, ``role`` names the type."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import msgspec
 from callstream.errors import UsageError
 
 AGAIN: Final = "~again-"
-"""In the id of a user's message that replaces an earlier one with all that followed: the earlier one's id, this, a name."""
+"""In the id of a user message that replaces an earlier one and all that followed: the earlier one's id, this, a name."""
 
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``seq`` is the number of the record in its run, by which an event was caused or a message last changed.
+    """``seq`` is the number of the record, in its run, that caused an event or last changed a message.
 
-    ``client`` is a convention of the official client: the activity types for which a snapshot is the whole truth.
+    ``client`` is a convention of the official client: the activity types for which a snapshot is authoritative.
     """
 
     seq: int
@@ -27,12 +27,12 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def subagent_run_id(call_id: str) -> str:
-    """The agent that the tool of a call runs, as AG-UI names it."""
+    """AG-UI's id of the agent that the tool of a call runs."""
     return f"agent-{call_id}"
 
 
 def agent_of(part: object) -> str | None:
-    """The agent whose work a part of a run's view is, where that is one which a tool runs."""
+    """The agent that a part of a run's view comes from, if a tool runs that agent."""
     within = getattr(part, "within", None)
     return None if within is None else subagent_run_id(within)
 
@@ -60,7 +60,7 @@ class _Message(_Shape, frozen=True, tag_field="role"):
 
 
 class Attached(msgspec.Struct, frozen=True):
-    """The kinds of a message's parts that are not text, where the parts themselves are not known."""
+    """The kinds of a message's parts other than text, where the parts themselves are not known."""
 
     attachments: tuple[str, ...]
 
@@ -79,7 +79,7 @@ class DeveloperMessage(_Message, frozen=True, tag="developer"):
 
 
 class _Attributed(_Message, frozen=True, kw_only=True):
-    """``subagent_run_id``: the agent whose message it is, where that is one which a tool runs."""
+    """``subagent_run_id``: the agent whose message it is, if a tool runs that agent."""
 
     subagent_run_id: str | None = None
 
@@ -116,14 +116,14 @@ Message: TypeAlias = (
 
 
 # -- what clients send: their input, and what their answers mean -------------------------------------------------------
-# How deep a value nests is measured without recursion, and before anything recurses into it.
+# The depth of a value is measured without recursion, before anything recurses into it.
 
 
 CANCELLED: Final = "The user cancelled this."
-"""What is said of a call whose interrupt was cancelled instead of answered."""
+"""The error of a call whose interrupt was cancelled instead of answered."""
 
 _MAX_DEPTH: Final = 64
-"""Models' clients, session stores and validators recurse into an answer, and each gives up somewhere deeper than that."""
+"""Models' clients, session stores and validators recurse into an answer, and each fails at some greater depth."""
 
 
 class _AnyMessage(Protocol):
@@ -137,19 +137,19 @@ MessageT = TypeVar("MessageT", bound=_AnyMessage)
 
 
 def since_spoken(messages: Sequence[MessageT]) -> list[MessageT]:
-    """The messages since the model's last. Those before are in the thread's earlier runs."""
+    """The messages since the model's last one. Those before are in the thread's earlier runs."""
     spoken = [number for number, message in enumerate(messages, start=1) if message.role == "assistant"]
     return list(messages[spoken[-1] if spoken else 0 :])
 
 
 def called_in(messages: Iterable[Any]) -> dict[str, str]:
-    """The names of the tools that a client's messages say were called, by the calls' ids."""
+    """The names of the tools that were called according to a client's messages, by the calls' ids."""
     spoken = [message for message in messages if message.role == "assistant"]
     return {call.id: call.function.name for message in spoken for call in message.tool_calls or ()}
 
 
 def as_history(messages: Iterable[Any]) -> list[dict[str, Any]]:
-    """AG-UI's messages of a conversation that began elsewhere, as the input of the first run has them: under ``history``."""
+    """AG-UI's messages of a conversation that began elsewhere, as they are in the first run's input, under ``history``."""
     kept = (message for message in messages if message.role in _SPOKEN)
     own = {"metadata": True, "tool_calls": {"__all__": {"metadata"}}}
     dumped = (message.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=own) for message in kept)
@@ -160,7 +160,7 @@ def as_history(messages: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _text(content: Any) -> str:
-    """What a tool's result says: of one with parts, their texts."""
+    """The text of a tool's result; if that has parts, their texts."""
     if isinstance(content, str):
         return content
     texts = [part["text"] for part in content if part.get("type") == "text"]
@@ -168,7 +168,7 @@ def _text(content: Any) -> str:
 
 
 def brought(run_input: Any) -> Iterator[Message]:
-    """The messages of such a conversation. One that AG-UI does not know is left out."""
+    """The messages of such a conversation. Those that AG-UI does not know are left out."""
     match run_input:
         case {"history": list(messages)}:
             for message in messages:
@@ -177,15 +177,15 @@ def brought(run_input: Any) -> Iterator[Message]:
 
 
 def digest_of(run_input: Any) -> str:
-    """A name for an AG-UI input: equal ones have the same in every process. A run keeps it, to know a repetition."""
+    """A digest of an AG-UI input, the same for equal inputs in every process. A run keeps it, to recognise a repetition."""
     text = json.dumps(run_input.model_dump(by_alias=True), sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def result_value(text: str) -> Any:
-    """What a client's answer says: a value where it is JSON (without NaN and numbers that are endless), else the text.
+    """The value of a client's answer if it is JSON (without NaN and infinite numbers), otherwise the text.
 
-    Raises UsageError where it nests too deep: as a text, too, others would read it and fail.
+    Raises UsageError if it nests too deep: even as text, other code would parse it and fail.
     """
     too_deep = UsageError(f"expected an answer whose JSON nests at most {_MAX_DEPTH} deep")
     try:

@@ -1,7 +1,8 @@
-"""What one client is sent of a run's events: shown or held back, merged where it is behind, as server-sent events.
+"""The events of a run that one client gets: shown or held back, merged if the client is behind, as server-sent events.
 
-``Presentation`` is what an agent's options add to the translator's events and hold back, most of it predicted state: an
-argument of a tool, shown before it is a key of the state. ``OlderClient`` leaves out what clients before 1.0 refuse.
+``Presentation`` adds to the translator's events, and holds some back, according to an agent's options. Most of that is
+predicted state: an argument of a tool that is shown before it becomes a key of the state. ``OlderClient`` leaves out events
+that clients before 1.0 refuse.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from callstream.errors import UsageError
 
 
 class Presenter(Protocol):
-    """What becomes of the translator's events on one stream."""
+    """Decides what becomes of the translator's events on one stream."""
 
     def show(self, events: Sequence[Any]) -> Sequence[Any]: ...
 
@@ -46,7 +47,7 @@ class PredictStateMapping:
     """While ``tool`` is being called, the client shows its ``tool_argument`` as ``state_key``.
 
     ``emit_confirm_tool``: a run in which the tool has returned ends with a ``confirm_changes`` call, which asks the
-    client's user whether the changes may stay. The tool's own result is then not sent to the client.
+    client's user whether to keep the changes. The tool's own result is then not sent to the client.
     """
 
     state_key: str
@@ -81,12 +82,12 @@ _LOOKED_AT: Final = frozenset(
 
 
 class Presentation:
-    """One stream's. ``answered``: the calls for which the client has a result already; a second would confuse it. ``known``:
-    those that are in its messages: where it answers one from elsewhere, the run takes that in before the agent says
-    anything, with those beside it, and for the client none of them begins.
+    """The presentation of one stream. ``answered``: calls for which the client already has a result; a second one would
+    confuse it. ``known``: calls in its messages. If the client answers such a call that was made elsewhere, the run takes
+    in that call and those beside it before the agent says anything; the client must not see any of them begin again.
 
-    The result of a tool whose changes the client's user has to confirm is held back: the client shows the changes
-    already, and a result says that they are made.
+    The result of a tool whose changes the client's user has to confirm is held back: the client already shows the changes,
+    and a result would say that they have been made.
     """
 
     _announced: frozenset[str] = frozenset()
@@ -138,7 +139,7 @@ class Presentation:
         return made
 
     def _announcement(self, started: ToolCallStart) -> list[AguiEvent]:
-        """Tells the client which state a tool's arguments will become, once, before it sees the first call."""
+        """Tells the client once, before its first call, which state a tool's arguments will become."""
         name = started.tool_call_name
         if self._predictions.asks_about(name):
             self._held_back.add(started.tool_call_id)
@@ -149,7 +150,7 @@ class Presentation:
         return [Custom(name="PredictState", value=payloads, metadata=started.metadata)]
 
     def _look_for_calls(self, snapshot: MessagesSnapshot) -> None:
-        """A client that joins learns of calls by a snapshot, and of their results later. What it has not is void."""
+        """A client that joins learns about calls from a snapshot, and about results later. Calls not in it are void."""
         messages = [message for message in snapshot.messages if isinstance(message, AssistantMessage)]
         calls = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
         self._held = {call_id: held for call_id, held in self._held.items() if call_id in calls}
@@ -159,8 +160,8 @@ class Presentation:
 # -- clients before 1.0 --
 #
 # They declare no protocol version, and refuse what they do not know: events of agents that tools run, and most of a run's
-# outcome. CopilotKit's runtime is one of them. What the outcome no longer says it finds itself: a call of a tool that it
-# brought, without a result, waits for it.
+# outcome. CopilotKit's runtime is one of them. What the outcome no longer says, it works out itself: a call of a tool that
+# it brought, without a result, waits for it.
 
 
 class OlderClient:
@@ -174,7 +175,7 @@ class OlderClient:
 
 
 def for_older_client(events: Iterable[Any]) -> list[Any]:
-    """The events as such a client takes them, without what agents do that are tools."""
+    """The events as such a client accepts them, without those of agents that tools run."""
     known = (event for event in events if getattr(event, "subagent_run_id", None) is None)
     return [_without_news(event) for event in known]
 
@@ -192,17 +193,17 @@ def _without_news(event: Any) -> Any:
             return event
 
 
-# -- as it is written --
+# -- writing --
 
 
 def encode_sse(
     events: Sequence[AguiEvent], seq: int | None = None, *, first: int | None = None, skip: int = 0
 ) -> bytes:
-    """The events of one record, or of those from ``first`` to ``seq`` that are sent as one, as server-sent events; LF only.
+    """The events of one record, or of those from ``first`` to ``seq`` sent as one, as server-sent events; LF only.
 
-    Every event has an ``id``, the ``Position`` of a client that has read it. Without ``seq`` they have none: they are not
-    of the run's records, so a client that comes back has to be sent them again, or something else. ``skip`` events at the
-    beginning are left out, because the client has them.
+    Every event has an ``id``, the ``Position`` of a client that has read it. Without ``seq`` they have none: they do not
+    come from the run's records, so a client that returns has to be sent them again, or something else. ``skip`` events at
+    the beginning are left out, because the client has them.
     """
     if seq is None:
         return b"".join([b"data: %b\n\n" % codec.encode(event) for event in events])
@@ -216,25 +217,25 @@ def encode_sse(
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a client has read a run: what an SSE ``id`` says.
+    """How far a client has read a run: the meaning of an SSE ``id``.
 
-    ``7`` is all up to record 7. ``7.2`` is all up to record 6 and the first two events of record 7. ``7.2.4`` is all up
-    to record 3 and the first two of the events that records 4 to 7 became when they were merged.
+    ``7`` is everything up to record 7. ``7.2`` is everything up to record 6 and the first two events of record 7. ``7.2.4``
+    is everything up to record 3 and the first two of the events into which records 4 to 7 were merged.
     """
 
     seq: int
     events: int | None = None
-    """Events of the last group that were read; None if all of them were."""
+    """How many events of the last group were read; None for all."""
     first: int | None = None
 
     @property
     def whole(self) -> int:
-        """The last record of which everything was read."""
+        """The last record that was read completely."""
         return self.seq if self.events is None else (self.first or self.seq) - 1
 
     @classmethod
     def parse(cls, text: str) -> Position | None:
-        """The position that an id stands for; None if it is no id of ours."""
+        """The position that an id stands for; None if it is not an id of ours."""
         if _POSITION.fullmatch(text) is None:
             return None
         seq, events, first = [*map(int, text.split(".")), None, None][:3]
@@ -251,11 +252,11 @@ def is_delta(event: AguiEvent) -> bool:
 
 
 def merge(events: Iterable[AguiEvent]) -> list[AguiEvent]:
-    """The same events with fewer deltas, for a reader that is behind: what they fold to is the same.
+    """The same events with fewer deltas, for a reader that is behind: they fold to the same result.
 
-    Deltas of one call or message are joined where nothing but other deltas lies between them, and stand where the last
-    of them stood, with its ``seq``; of progress reports of one call in such a stretch the last is kept. Nothing else
-    is moved, and no two calls' first progress reports change places.
+    Deltas of one call or message are joined if there are only other deltas between them, and stand where the last of them
+    was, with its ``seq``; of one call's progress reports in such a stretch the last is kept. Nothing else is moved, and no
+    two calls' first progress reports change places.
     """
     merged: list[AguiEvent] = []
     waiting: dict[tuple[type, str], list[_Mergeable]] = {}

@@ -1,7 +1,7 @@
-"""The way back: AG-UI events of an agent that knows nothing of a journal, as events of a run.
+"""The way back: AG-UI events of an agent that knows nothing about a journal, as events of a run.
 
-So any agent that speaks AG-UI gets a journal, and its clients can come and go. Chunk events are read as what they stand
-for. The start and the end of the run are the server's own affair; a RUN_ERROR is raised.
+So any agent that speaks AG-UI gets a journal, and its clients can come and go. Chunk events are read as the events that they
+stand for. The server handles the start and the end of the run itself; a RUN_ERROR is raised.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from callstream.events import (
 
 
 class AgentError(CallstreamError):
-    """The agent said RUN_ERROR."""
+    """The agent sent RUN_ERROR."""
 
 
 class Reader:
-    """One run's events. Every one is a dict as AG-UI writes it: ``{"type": "TEXT_MESSAGE_START", "messageId": …}``."""
+    """Reads one run's events, each a dict as AG-UI writes it: ``{"type": "TEXT_MESSAGE_START", "messageId": …}``."""
 
     def __init__(self) -> None:
-        self._text: str | None = None  # of chunks: the message, the call that is open
+        self._text: str | None = None  # the message that chunks have opened, and the call
         self._call: str | None = None
         self._open: set[str] = set()
         self._args: dict[str, list[str]] = {}
-        self._complete: set[str] = set()  # calls that may be said to execute
+        self._complete: set[str] = set()  # calls that may be reported as executing
 
     def read(self, event: dict[str, Any]) -> list[RunEvent]:
-        """What the event says of the run; nothing, for those that say nothing of it (STEP_STARTED, RAW, CUSTOM, …)."""
+        """The run events in an AG-UI event; none for those that do not concern the run (STEP_STARTED, RAW, CUSTOM, …)."""
         kind = event.get("type")
         if not isinstance(kind, str):
             raise UsageError(f"expected an AG-UI event, an object with a type; got {str(event)[:100]!r}")
@@ -61,7 +61,7 @@ class Reader:
             raise UsageError(f"expected the AG-UI event {kind} to have {error.args[0]!r}") from None
 
     def end(self) -> list[RunEvent]:
-        """The agent has said all: a chunk that is open ends with it."""
+        """The agent has sent everything: an open chunk ends here."""
         return list(self._end_chunks())
 
     # -- text --
@@ -153,7 +153,7 @@ class Reader:
                     yield CallProgressed(call_id, data)
 
     def _end_chunks(self) -> Iterator[RunEvent]:
-        """Chunks have no end of their own: whatever else comes ends them."""
+        """Chunks have no end of their own: any other event ends them."""
         text, call, self._text, self._call = self._text, self._call, None, None
         if text is not None:
             yield from self._message_ended({"messageId": text})
@@ -173,7 +173,7 @@ class Reader:
 
 
 def _check(kind: str, event: dict[str, Any]) -> None:
-    """Refuses what the journal would keep and could not read again."""
+    """Refuses events that the journal would store but could not read back."""
     for name in _TEXTS:
         if kind == "STATE_DELTA" and name == "delta":
             continue

@@ -1,17 +1,16 @@
 """Journal records of one run in, AG-UI 1.0 events out: a table over the changes of the run's view.
 
-The view keeps the rules that the protocol has too: nothing is continued that is not open, nothing open is opened again,
-everything is closed before the run ends. Ids are derived, never made up, so that every process tells the same story of a
-run:
+The view keeps the rules that the protocol has too: only open things are continued, nothing open is opened again, everything
+is closed before the run ends. Ids are derived, never made up, so that every process produces the same events for a run:
 
 - a message, and the ``parentMessageId`` of its calls: the ``message_id`` of the records;
 - its reasoning, the span and the message in it: ``reasoning-<message_id>``;
 - a call's result: ``result-<call_id>``; its progress: ``progress-<call_id>``;
 - the agent that its tool runs, or the model that it asks: ``agent-<call_id>``.
 
-Text and reasoning open with their first character and close when something else of their message begins; where they go
-on after that, the same id is opened again, which the protocol allows. A message of a known agent that begins with a call
-has an empty text before it, because that is where the protocol has the agent's name.
+Text and reasoning open with their first character and close when something else in their message begins; if they go on
+after that, the same id is opened again, which the protocol allows. A message of a known agent that begins with a call gets
+an empty text before the call, because that is where the protocol has the agent's name.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ from callstream.view import (
     condensed,
 )
 
-# -- what a client is shown of a run, and how its results read ---------------------------------------------------------
+# -- what a client is shown of a run, and the texts of results ---------------------------------------------------------
 
 
 _DISCARDED: Final[Mapping[DiscardReason, str]] = {
@@ -112,14 +111,14 @@ _DISCARDED: Final[Mapping[DiscardReason, str]] = {
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """What a client is shown, and how.
 
-    ``errors``: whether it may read the text of errors (why a run or a tool failed), which may tell of internals;
-    without it, it learns that they failed. What a hook says with ``Reject`` is meant to be read and is always shown.
+    ``errors``: whether it may read the text of errors (why a run or a tool failed), which may reveal internals; without
+    this it only learns that they failed. The reason that a hook gives with ``Reject`` is meant to be read and always shown.
     ``emit_interrupt_outcome``: calls that await an answer end the run as interrupts, except those of ``client_tools``
     (the names of the tools that the client brought; those in the run's journaled input are added), which it answers
-    with tool messages in any case; without it, all of them are ``pendingToolCallIds``. ``response_schemas``: the JSON
+    with tool messages in any case; without this, all of them are ``pendingToolCallIds``. ``response_schemas``: the JSON
     Schema of the answer, by tool name. ``silent``: the names of agents whose text is not shown, because it is meant for
-    other agents. ``nested``: whether it is shown what the models say and call that tools ask, such as the agent of an
-    AgentTool, as the work of a sub-agent. ``emit_messages_snapshot``: whether a run ends with all messages of its thread.
+    other agents. ``nested``: whether text and calls of models that tools ask, such as the agent of an AgentTool, are shown,
+    as the work of a sub-agent. ``emit_messages_snapshot``: whether a run ends with all messages of its thread.
     """
 
     reasoning: bool = True
@@ -135,7 +134,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return f"The run failed: {reason}" if self.errors and reason else "The run failed."
 
     def fold(self, *, state: Any = msgspec.UNSET, is_outline: bool = False) -> RunView:
-        """An empty view of a run, which will have what is shown of it."""
+        """An empty view of a run, which will hold the parts that are shown."""
         return RunView(
             state=state, reasoning=self.reasoning, silent=self.silent, nested=self.nested, is_outline=is_outline
         )
@@ -148,7 +147,7 @@ def result_of(
     metadata: Metadata | None = None,
     agent: str | None = None,
 ) -> ToolCallResult:
-    """What ended a call, as its result: under the id of the message that brought it, where a client sent one."""
+    """A call's outcome as its result, with the id of the message that brought it if a client sent one."""
     return ToolCallResult(
         message_id=sent_as(outcome) or f"result-{outcome.call_id}",
         tool_call_id=outcome.call_id,
@@ -159,18 +158,18 @@ def result_of(
 
 
 def sent_as(outcome: Outcome | None) -> str | None:
-    """The id of the client's message that brought it; None of all that came another way."""
+    """The id of the client's message that brought the outcome; None if it came another way."""
     return outcome.message_id if isinstance(outcome, CallReturned | CallFailed) else None
 
 
 def progress_of(call: CallView | AnswerView, data: Any) -> dict[str, Any]:
-    """The content of an activity that shows progress. The name of an earlier run's call is not known."""
+    """The content of an activity that shows progress. For an earlier run's call the name is not known."""
     named = {"toolCallName": call.name} if isinstance(call, CallView) else {}
     return {"toolCallId": call.call_id, **named, "progress": data}
 
 
 def result_text(call: CallView | AnswerView, outcome: Outcome, view: View) -> str:
-    """What a result says: the text that a tool returned, anything else as JSON, an error as ``{"error": …}``."""
+    """The text of a result: the text that a tool returned, anything else as JSON, an error as ``{"error": …}``."""
     said: Any
     match outcome:
         case CallReturned(result=str(text)):
@@ -192,23 +191,23 @@ def result_text(call: CallView | AnswerView, outcome: Outcome, view: View) -> st
 
 
 TOOL_PROGRESS: Final = "tool_progress"
-"""The activity type of progress."""
+"""The activity type for progress."""
 RUNNING_EARLY: Final = "running_early"
-"""The name of the custom event that says that a tool has begun while its call is being written."""
+"""The name of the custom event for a tool that has begun while its call is being written."""
 
 
 class Translator:
-    """The events of one run, for a client that sees it from its beginning; ``Conversation`` is for those who join.
+    """The events of one run, for a client that sees it from its beginning; ``Conversation`` is for clients that join.
 
-    What the client itself has sent is not sent back: its messages, and answers to calls of earlier runs that it gave as
-    tool messages (records with a ``message_id``). Answers that came another way are.
+    Things that the client itself has sent are not sent back: its messages, and answers to calls of earlier runs that it
+    gave as tool messages (records with a ``message_id``). Answers that came another way are sent.
 
-    Where another process goes on with the run, what was said in responses that were cut has to go. AG-UI has no event for
-    that: a snapshot of all the thread's messages says it, which has to come before those messages are closed, because the
+    If another process continues the run, text and calls of responses that were cut have to be removed. AG-UI has no event
+    for that except a snapshot of all the thread's messages, which has to come before those messages are closed, because the
     end of a call makes clients run its tool. A translator knows no other run, so it only says where the snapshot belongs:
     ``snapshot_at``.
 
-    For the same reason a call of a tool that the client runs ends when an answer is awaited, not when its arguments are
+    For the same reason a call of a tool that the client runs is ended when an answer is awaited, not when its arguments are
     whole: until then its response may still be cut.
     """
 
@@ -216,19 +215,19 @@ class Translator:
         self.view = view or View()
         self._run = self.view.fold(is_outline=True)
         self._at_work: dict[str, bool] = {}
-        """The calls whose tools have asked a model, and whether they may go on to do so."""
+        """The calls whose tools have asked a model, and whether they may still do so."""
         self._client_tools = self.view.client_tools
         self._held: dict[str, list[AguiEvent]] = {}
-        """The ends of the client's calls that are whole, until an answer is awaited."""
+        """The end events of the client's whole calls, until an answer is awaited."""
         self._has_ended = False
         self._owes_snapshot = False
-        """Whether a client has reasoning that is void: it goes with a snapshot that has other reasoning."""
+        """Whether a client has void reasoning: only a snapshot that has other reasoning removes it."""
         self.snapshot_at: int | None = None
-        """Where among the events of the last record a MESSAGES_SNAPSHOT belongs; None if that has to have none."""
+        """Where among the events of the last record a MESSAGES_SNAPSHOT belongs; None if it needs none."""
 
     @classmethod
     def resume(cls, run: RunView, view: View | None = None) -> Self:
-        """The translator that has been fed all records of which this is the view."""
+        """The translator as if it had been fed all records of this view."""
         translator = cls(view)
         translator._run.unshown = run.unshown.copy()
         for record in condensed(run):
@@ -251,11 +250,11 @@ class Translator:
 
     @property
     def open_calls(self) -> list[str]:
-        """The calls that are whole, and that a client still takes to be written."""
+        """The calls that are whole, but that a client still believes are being written."""
         return [*self._held]
 
     def feed(self, record: Record) -> list[AguiEvent]:
-        """The events of the record; none, for many of them."""
+        """The events of the record; many records have none."""
         if self._has_ended:
             raise UsageError(f"run {record.run_id!r} has ended; record {record.seq} cannot follow")
         if self._run.run_id is None and not isinstance(record.event, RunStarted):
@@ -273,8 +272,8 @@ class Translator:
         return events
 
     def place(self, snapshot: MessagesSnapshot, events: list[AguiEvent]) -> None:
-        """Puts the snapshot among the events of the last record. A run does not end with one that is empty; before its end
-        that takes back what is void.
+        """Puts the snapshot among the events of the last record. An empty one is not put at the end of a run; before the
+        end it takes back void messages.
         """
         if self.snapshot_at is not None and (snapshot.messages or self._run.outcome is None):
             events.insert(self.snapshot_at, snapshot)
@@ -283,17 +282,17 @@ class Translator:
         return self.view.emit_messages_snapshot and type(record.event) is RunEnded
 
     def _may_pay(self, record: Record) -> bool:
-        """Whether a snapshot that is owed may be due. What is being written ends with other records than pieces."""
+        """Whether a snapshot that is owed may be due. Parts that are being written end with records other than pieces."""
         return type(record.event) not in PIECES and not isinstance(record.event, RunResumed)
 
     def _pay_snapshot(self, place: int) -> None:
-        """Clients do not continue what is half in a snapshot, so it waits until nothing is being written."""
+        """Clients do not continue half-written parts of a snapshot, so it waits until nothing is being written."""
         if not self._run.open_parts and _has_reasoning(self._run.messages.values()):
             self._owes_snapshot = False
             self.snapshot_at = place
 
     def end(self) -> list[AguiEvent]:
-        """For a stream that has to end before its run: says so to the client, which a mere end would not."""
+        """For a stream that has to end before its run: tells the client so, which a mere end would not."""
         if self._has_ended:
             return []
         self._has_ended = True
@@ -334,7 +333,7 @@ class Translator:
         ]
 
     def _named(self, call: CallView, metadata: Metadata) -> list[AguiEvent]:
-        """Whose message it is that begins with this call: only the start of a text has a name."""
+        """An empty text that names the author of a message which begins with this call: only a text's start has a name."""
         message = self._run.messages[call.message_id]
         if message.author is None or message.spoken[0] is not call:
             return []
@@ -361,7 +360,7 @@ class Translator:
         return ends
 
     def _asked(self, change: Asked, metadata: Metadata) -> list[AguiEvent]:
-        """What is awaited is named at the end of the run."""
+        """Awaited calls are listed at the end of the run."""
         return self._held.pop(change.call.call_id, [])
 
     def _release(self, call_ids: Iterable[str]) -> list[AguiEvent]:
@@ -388,7 +387,7 @@ class Translator:
     def _settled(self, change: Settled, metadata: Metadata) -> list[AguiEvent]:
         call, outcome = change.call, change.outcome
         if isinstance(call, AnswerView) and sent_as(outcome) is not None:
-            return []  # the client brought this answer, so it has it
+            return []  # the client sent this answer itself
         ended = self._agent_ended(call, outcome, metadata)
         closed = self._release([call.call_id])
         if change.cut_off:
@@ -397,7 +396,7 @@ class Translator:
 
     def _agent_started(self, call_id: str, part: Part, metadata: Metadata) -> AguiEvent:
         self._at_work[call_id] = True
-        call = self._run.calls.get(call_id)  # that of an earlier run is not known
+        call = self._run.calls.get(call_id)  # a call of an earlier run is not known
         return SubagentStarted(
             subagent_run_id=subagent_run_id(call_id),
             name=part.author or "agent" if call is None else call.name,
@@ -422,7 +421,7 @@ class Translator:
         return [StateDelta(delta=change.patch, metadata=metadata)]
 
     def _resumed(self, change: Resumed, metadata: Metadata) -> list[AguiEvent]:
-        """Nothing is said of results: with the snapshot, the calls are gone."""
+        """Results are not mentioned: with the snapshot, the calls are gone."""
         if not any(message.parts for message in change.void):
             return []
         self.snapshot_at = 0
@@ -505,7 +504,7 @@ _TABLE: Final[dict[type[Any], _Row]] = {
 
 
 def _attributed(events: list[AguiEvent], change: ViewChange) -> list[AguiEvent]:
-    """The events of a change with the agent whose work it is, where that is one which a tool runs."""
+    """The events of a change, attributed to the agent whose work it is, if a tool runs that agent."""
     named = agent_of(getattr(change, "part", None) or getattr(change, "call", None))
     if named is None:
         return events
@@ -544,7 +543,7 @@ def thought_id(message_id: str) -> str:
 
 
 def tools_in(run_input: Any) -> frozenset[str]:
-    """The names of the tools that a client brought, where the run's input is AG-UI's."""
+    """The names of the tools that a client brought, if the run's input is AG-UI's."""
     match run_input:
         case {"tools": list(tools)}:
             return frozenset(tool["name"] for tool in tools if isinstance(tool, dict) and "name" in tool)

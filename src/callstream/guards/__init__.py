@@ -1,14 +1,14 @@
-"""Guards: what a team wants between its agents and their tools, judged while a call is written.
+"""Guards: checks that a team puts between its agents and their tools, made while a call is being written.
 
-A guard is given a call as far as it was written and says what to do about it: nothing, or a ``Verdict``. ``Rules`` are
-guards from a file. What holds for all of them:
+A guard gets a call as far as it has been written and says what to do about it: nothing, or a ``Verdict``. ``Rules`` are
+guards from a file. Laws for all of them:
 
-- A field that is finished is judged at once, growing text each time it has grown by a quarter, and the whole call at its
-  end; so nothing passes that a guard would refuse at the end, and most is refused long before it.
+- A finished field is judged at once, growing text each time it has grown by a quarter, and the whole call at its end; so
+  nothing passes that a guard would refuse at the end, and most of it is refused long before.
 - A call that a guard watches reaches the program whole, after its verdict, or not at all.
-- One question is under way at a time, about all that has come by then: a slow guard is asked seldom.
-- A plain function runs in a thread, as hooks do, so a slow one stops nothing but its own call.
-- A guard that fails refuses the call. So does a question that nobody can be asked, or that nobody answers in time, and a
+- Only one question is under way at a time, about everything that has come so far: a slow guard is asked less often.
+- A plain function runs in a thread, as hooks do, so a slow one delays only its own call.
+- A guard that fails refuses the call. So does a question that no one can be asked, or that no one answers in time, and a
   pattern that takes too long: some take hours over a few dozen characters, and the model chooses these.
 """
 
@@ -41,9 +41,9 @@ Action: TypeAlias = Literal["deny", "cut", "ask", "log"]
 APPROVAL: Final = "callstream_approval"
 """The name of the call that asks a person about another. Guards do not judge their own questions."""
 _DEPTH: Final = 4
-"""How deep JSON inside of strings is looked into."""
+"""How deep JSON inside strings is searched."""
 _LOOK_SECONDS: Final = 0.5
-"""How long the patterns of all rules may take over a call, each time that it is looked at: nothing else runs meanwhile."""
+"""How long the patterns of all rules may take each time that a call is looked at: nothing else runs meanwhile."""
 _SLOW_SECONDS: Final = 2.0
 """The log names a guard that takes longer to answer: its calls wait for it."""
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
@@ -51,8 +51,8 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re
 
 class Verdict(msgspec.Struct, frozen=True):
     """``deny``: the tool does not run, and the model is told the reason. ``cut``: the same, and the rest of the response is
-    not waited for, where the tap can ask the model again or a gateway says a sentence. ``ask``: a person decides when the
-    call is whole. ``log``: it is written to the log, and nothing else happens.
+    not awaited, where the tap can ask the model again or a gateway can add a sentence. ``ask``: a person decides when the
+    call is whole. ``log``: the reason is logged, and nothing else happens.
     """
 
     action: Action
@@ -65,7 +65,7 @@ def deny(reason: str) -> Verdict:
 
 
 def cut(reason: str) -> Verdict:
-    """The tool does not run; the model is told why, and does not write on."""
+    """The tool does not run; the model is told why, and its response is cut short."""
     return Verdict("cut", reason)
 
 
@@ -75,10 +75,10 @@ def ask(reason: str) -> Verdict:
 
 
 class GuardedCall(msgspec.Struct, frozen=True):
-    """A call as far as it was written.
+    """A call as far as it has been written.
 
-    ``args``: what is known of the arguments; a string that is being written shows its beginning. ``finished``: the names of
-    the arguments that will not change any more. ``changed``: those that have changed since the guard was asked last.
+    ``args``: the arguments as far as they are known; a string that is being written shows its beginning. ``finished``: the
+    names of arguments that will no longer change. ``changed``: those that have changed since the guard was last asked.
     """
 
     call_id: str
@@ -91,9 +91,9 @@ class GuardedCall(msgspec.Struct, frozen=True):
 
 Guard: TypeAlias = Callable[[GuardedCall], Verdict | None | Awaitable[Verdict | None]]
 """A plain function runs in a thread, unless it has an attribute ``is_quick`` that is true; an async one runs on the event
-loop. One with a method ``watches``, which gets the name of a tool, watches only the tools of which that is true."""
+loop. A guard with a method ``watches``, which gets the name of a tool, watches only tools for which that returns true."""
 Approve: TypeAlias = Callable[[Call, Verdict], Awaitable[str | None]]
-"""Asks a person about a whole call. Returns None if the tool may run, else why not."""
+"""Asks a person about a whole call. Returns None if the tool may run, otherwise the reason why not."""
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -102,8 +102,8 @@ Approve: TypeAlias = Callable[[Call, Verdict], Awaitable[str | None]]
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``tool``: a regular expression for the whole name. ``field``: an argument's name or JSON path; without it, all text.
 
-    ``pattern``: the rule applies where this is found. ``unless``: it applies where this does not match the whole value.
-    With neither it applies to every call of the tool. ``message`` is for the model.
+    ``pattern``: the rule applies if this is found. ``unless``: it applies if this does not match the whole value. With
+    neither it applies to every call of the tool. ``message`` is for the model.
     """
 
     name: str
@@ -120,9 +120,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rules:
-    """A guard of rules. The first that denies decides; else the first that asks."""
+    """A guard made of rules. The first that denies decides; otherwise the first that asks."""
 
-    is_quick = True  # it has a limit of its own, and a thread would cost more than most rules
+    is_quick = True  # it has its own limit, and a thread would cost more than most rules
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = [_Compiled(rule) for rule in rules]
@@ -146,7 +146,7 @@ class Rules:
         try:
             return any(rule.tool.fullmatch(tool_name, timeout=_left(until)) for rule in self._rules)
         except TimeoutError:
-            return True  # and then the call is refused
+            return True  # so the call will be refused
 
     def __call__(self, call: GuardedCall) -> Verdict | None:
         """Raises TimeoutError if the patterns take too long."""
@@ -208,7 +208,7 @@ class _Compiled:
         return any(self._pattern.search(text, timeout=_left(until)) for text in texts_in(self._looked_at(call)))
 
     def _is_other(self, call: GuardedCall, until: float) -> bool:
-        """Whether a finished value is another than those that are allowed."""
+        """Whether a finished value is not among those that are allowed."""
         assert self._path is not None
         if not call.is_complete and self._path[0] not in call.finished:
             return False
@@ -216,7 +216,7 @@ class _Compiled:
         return not all(self._unless.fullmatch(text, timeout=_left(until)) for text in _own_texts(value))
 
     def _looked_at(self, call: GuardedCall) -> Any:
-        """What of the arguments may have become a reason since the last time."""
+        """The part of the arguments that may have become a reason since the last time."""
         if self._path is not None:
             return _value_at(call.args, self._path) if call.is_complete or self._path[0] in call.changed else None
         if isinstance(call.args, dict) and not call.is_complete:
@@ -235,7 +235,7 @@ def _path_of(rule: Rule) -> Path | None:
 
 
 def _compile(rule: Rule, field: str, pattern: str) -> Any:
-    """As ``re`` would, but what it makes can be told to stop."""
+    """Like ``re.compile``, but with patterns that accept a time limit."""
     try:
         import regex  # type: ignore[import-untyped]
     except ImportError as error:
@@ -247,7 +247,7 @@ def _compile(rule: Rule, field: str, pattern: str) -> Any:
 
 
 def _left(until: float) -> float:
-    """Seconds, more than none: a pattern that gets none would have no limit."""
+    """The seconds left, always more than zero: zero would mean no limit for a pattern."""
     left = until - monotonic()
     if left <= 0:
         raise TimeoutError("the patterns took too long")
@@ -264,7 +264,7 @@ def _value_at(value: Any, path: Path) -> Any:
 
 
 def _own_texts(value: Any) -> Iterator[str]:
-    """The texts of a value, as they are: of an array or object those in it."""
+    """The texts of a value, unchanged; for an array or object, those in it."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -278,7 +278,7 @@ def _own_texts(value: Any) -> Iterator[str]:
 
 
 def texts_in(value: Any, depth: int = 0) -> Iterator[str]:
-    """All texts of a value, names included, and what they hide: escaped text, and JSON that is written in a string."""
+    """All texts of a value, names included, and the text hidden in them: escaped text, and JSON inside a string."""
     if isinstance(value, dict):
         for name, each in value.items():
             yield name
@@ -329,7 +329,7 @@ class Guards:
         return Hooks(args_delta=(grown,), args_complete=(completed,))
 
     async def ask(self, guard: Hook, call: GuardedCall) -> Any:
-        """What the guard says. Raises what it raises, and TimeoutError if it takes too long."""
+        """The guard's answer. Raises any error of the guard, and TimeoutError if it takes too long."""
         noticing = asyncio.get_running_loop().call_later(_SLOW_SECONDS, self._notice, guard, call)
         try:
             async with asyncio.timeout(self.patience):
@@ -363,7 +363,7 @@ def _checked(guard: Any) -> Hook:
 
 
 def _asked_in_thread(guard: Hook, call: GuardedCall) -> asyncio.Future[Any]:
-    """In one of its own, which ends with the answer: a guard that never answers does not hold up other questions."""
+    """Asks in a thread that ends with the answer: a guard that never answers does not hold up other questions."""
     thread = HookThread(f"callstream guard {guard.name} of call {call.call_id}")
     answer = thread.submit(guard.function, call)
     thread.close()

@@ -1,15 +1,16 @@
-"""A guard of Cedar policies, which judges a call by what is finished of it while the rest is still unknown.
+"""A guard of Cedar policies, which judges a call by its finished arguments while the rest is still unknown.
 
-The request is ``Action::"call"`` by ``Agent::"model"``, or whom the application names, on ``Tool::"<its name>"``, and
-``context.args`` are the arguments. Cedar's own rules hold: what no policy permits is refused, and so is what one forbids. A
-policy may say what happens (``@action("deny")``, ``"cut"`` or ``"ask"``) and what the model is told (``@message("…")``).
+The request is ``Action::"call"`` by ``Agent::"model"``, or another principal that the application names, on
+``Tool::"<its name>"``, and ``context.args`` are the arguments. Cedar's own rules hold: a call that no policy permits is
+refused, and so is one that a policy forbids. A policy may say what happens (``@action("deny")``, ``"cut"`` or ``"ask"``)
+and what the model is told (``@message("…")``).
 
-While a call is written, an argument that is not finished is an unknown of Cedar's partial evaluation, and one that has not
-begun may be missing in the end: where policies ask whether it is there, both are tried. The call is refused early if no rest
-of it could change that; it is permitted only when it is whole. What Cedar cannot represent stays unknown to the end, and a
-call whose verdict depends on it is refused: fractions of more than four digits, very large numbers, objects that Cedar would
-read as its own escapes. Null counts as missing. A call over which a policy fails is refused, too, where Cedar itself would
-skip that policy.
+While a call is being written, an unfinished argument is an unknown in Cedar's partial evaluation, and one that has not
+begun may be missing in the end: where policies ask whether it exists, both cases are tried. The call is refused early if
+nothing that follows could change that; it is permitted only when it is whole. Values that Cedar cannot represent stay
+unknown to the end, and a call whose verdict depends on one is refused: fractions of more than four digits, very large
+numbers, objects that Cedar would read as its own escapes. Null counts as missing. A call on which a policy fails with an
+error is refused as well, although Cedar itself would skip that policy.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _ESCAPES: Final = ("__entity", "__extn", "__expr")
 _LARGEST: Final = 2**63 - 1
 _FRACTION: Final = re.compile(r"-?\d{1,14}\.\d{1,4}")
 _MOST_TRIED: Final = 3
-"""Arguments that may be missing in the end and are tried both ways. With more of them a call is judged when it is whole."""
+"""How many arguments that may be missing in the end are tried both ways. With more, a call is only judged when whole."""
 
 
 class CedarPolicies:
-    """``policies``: in Cedar's language. ``entities``: what they name, such as groups of tools, in Cedar's JSON form."""
+    """``policies``: in Cedar's language. ``entities`` that they name, such as groups of tools, in Cedar's JSON form."""
 
     is_quick = True  # Cedar has no loops
 
@@ -82,7 +83,7 @@ class CedarPolicies:
         if call.is_complete:
             return self._judge_whole(call)
         if call.changed and not call.changed & call.finished:
-            return None  # nothing is known that was not before
+            return None  # nothing new is known
         return self._judge_early(call)
 
     # -- a whole call --
@@ -104,7 +105,7 @@ class CedarPolicies:
             return Verdict("deny", f"the call could not be judged, because of its {', '.join(unknown)}")
         return self._verdict(result.diagnostics.must_be_determining if unknown else result.diagnostics.reasons)
 
-    # -- one that is being written --
+    # -- a call that is being written --
 
     def _judge_early(self, call: GuardedCall) -> Verdict | None:
         args = call.args
@@ -159,9 +160,9 @@ class _Policy(msgspec.Struct, frozen=True):
 
 
 class _Named:
-    """Which arguments policies name: those that they ``used``, and those of which they ``tested`` whether they are there.
+    """The arguments that policies name: those whose values are ``used``, and those whose existence is ``tested``.
 
-    ``is_all``: they look at the arguments in no other way, such as at all of them together.
+    ``is_all``: policies look at the arguments in no other way, such as at all of them together.
     """
 
     def __init__(self, policies: Mapping[str, Any]) -> None:
@@ -185,11 +186,11 @@ class _Named:
                     self._look(operands)
 
 
-# -- arguments as Cedar has them --
+# -- arguments in Cedar's form --
 
 
 def _has_names(value: Any) -> bool:
-    """Whether Cedar reads it as a record of arguments."""
+    """Whether Cedar reads the value as a record of arguments."""
     return isinstance(value, dict) and not any(escape in value for escape in _ESCAPES)
 
 
@@ -205,7 +206,7 @@ def _unknowns_in(args: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _representable(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments without null, and unknown ones in the place of what Cedar cannot represent."""
+    """Arguments without nulls, with an unknown instead of each value that Cedar cannot represent."""
     found = {}
     for name, value in args.items():
         if value is not None:

@@ -1,4 +1,4 @@
-"""Deltas on their way to hooks: the queue in which they wait, and what they say of single fields."""
+"""Deltas on their way to hooks: the queue in which they wait, and the changes to single fields in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ArgsDelta", "DeltaQueue", "FieldDelta", "FieldReader"]
 
 
 class FieldReader:
-    """Finds in the changes of each delta what happened to the watched fields, in the order of the text.
+    """Finds the changes to watched fields in each delta, in the order of the text.
 
     A field inside another watched field comes before it.
     """
@@ -47,7 +47,9 @@ class FieldReader:
                 begun.discard(path)
         for path in sorted(touched, key=len, reverse=True):
             texts = touched[path]
-            if texts and not any(texts):  # A string's opening quote alone: it has not grown, and begins with the next.
+            if texts and not any(
+                texts
+            ):  # Only a string's opening quote: it has not grown, and begins with the next delta.
                 if path in begun:
                     self._open.discard(path)
                 continue
@@ -63,10 +65,10 @@ def _field(delta: ArgsDelta, path: Path, texts: list[str], first: bool, whole: A
 class DeltaQueue:
     """Text that waits for its hooks. Nothing is ever dropped or reordered, and putting never waits.
 
-    It is full when it holds ``max_deltas`` deltas or ``max_chars`` characters. Then all that waits becomes one delta:
-    so the number of deltas has a bound, and their memory is that of the text itself. The same is done for hooks that
-    are behind, whenever they take something. A hook that keeps up sees each delta as it came; one that falls behind
-    sees fewer and longer ones, and so catches up.
+    It is full when it holds ``max_deltas`` deltas or ``max_chars`` characters. Then all waiting text becomes one delta: so
+    the number of deltas is bounded, and their memory is that of the text itself. The same happens whenever hooks that are
+    behind take from the queue. A hook that keeps up sees each delta as it came; one that falls behind sees fewer, longer
+    ones, and so catches up.
     """
 
     def __init__(self, max_deltas: int, max_chars: int) -> None:
@@ -85,7 +87,7 @@ class DeltaQueue:
             self._merge()
 
     def pop(self, *, merged: bool = False) -> tuple[str, int]:
-        """The oldest delta, or with ``merged`` all that waits as one."""
+        """The oldest delta, or with ``merged`` all waiting text as one."""
         if merged:
             self._merge()
         pieces, seq = self._waiting.popleft()

@@ -10,28 +10,29 @@ Laws:
 
 - One hook of a call runs at a time. For each delta its raw hooks run in the order of registration, then its field hooks
   in the order of the text; after the last delta the complete hooks. Calls do not wait for each other.
-- ``push``, ``complete`` and ``abort`` never wait. What cannot be delivered yet waits in a ``DeltaQueue``. Hooks that
-  have been at work for ``merge_after`` seconds without catching up get all that waits as one delta, so they are never
-  further behind than that and what one delta takes them.
+- ``push``, ``complete`` and ``abort`` never wait. Text that cannot be delivered yet waits in a ``DeltaQueue``. Hooks that
+  have been at work for ``merge_after`` seconds without catching up get all waiting text as one delta, so they are never
+  further behind than that plus the time they take for one delta.
 - After an abort or a failure no delta, field or complete hook begins. The signal is set first. A hook that is running
-  then has ``abort_notice`` seconds to end by itself, is cancelled, and is abandoned after ``grace`` more seconds.
+  at that moment has ``abort_notice`` seconds to end by itself, then is cancelled, and after ``grace`` more seconds it is
+  abandoned.
 - The abort hooks run once, whenever the call is given up before ``claim``: its arguments will not arrive, a hook
-  rejected or failed it, or the run stopped between the last argument and ``claim``, since what the hooks began is as
-  orphaned then. They never run after ``claim``.
-- The tool may run if ``claim()`` is true, which it is once, after ``settled()`` was ready and if no abort came since.
+  rejected or failed it, or the run stopped between the last argument and ``claim``, which orphans the hooks' work just
+  the same. They never run after ``claim``.
+- The tool may run if ``claim()`` is true, which it is once, if ``settled()`` was ready and no abort has come since.
 - A tool without hooks gets no task, no queue and no parser.
 
 Why the order holds: all hooks of a call run inside one task (``_main``), one after another, and that task alone takes
 from the queue. ``push`` and its siblings only change the phase or the queue and wake the task, so nothing that happens
 while a hook runs can start another one. Each step returns a verdict: None, or the ``Outcome`` that ends the call. The
 loop is the one place that acts on it, and it looks at the phase before every step, so an abort that came during a hook
-wins over whatever the hook says afterwards.
+wins over anything that the hook raises afterwards.
 
-Why there is no task per hook: a hook then costs no more than its call. The price is that a hook which ignores its
-cancellation, as every sync hook does because a thread cannot be cancelled, holds the task. Such a task is abandoned:
-``_task`` names another one, which continues where it stopped. Everything that may be done only once is marked before a
+Why there is no task per hook: this way a hook costs no more than calling it. The price is that a hook which ignores its
+cancellation, as every sync hook does because a thread cannot be cancelled, blocks the task. Such a task is abandoned:
+``_task`` becomes another one, which continues where it stopped. Everything that may be done only once is marked before a
 hook begins (a delta leaves the queue, ``_aborts_begun`` is counted), so the successor repeats nothing; and the abandoned
-task, when its hook returns after all, sees that it is not ``_task`` any more and ends without touching the call.
+task, when its hook returns after all, sees that it is no longer ``_task`` and ends without touching the call.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ from callstream.waits import Alarm
 
 
 class HookSettings(msgspec.Struct, frozen=True):
-    """The limits of hooks. Times are in seconds; ``math.inf`` is no limit."""
+    """The limits of hooks. Times are in seconds; ``math.inf`` means no limit."""
 
     timeout: float = 30.0
-    """How long a hook may take for one delta before it is cancelled and counts as raised."""
+    """How long a hook may take for one delta before it is cancelled, which counts as an error that it raised."""
     grace: float = 5.0
     """How long a cancelled hook may keep running before it is abandoned."""
     abort_notice: float = 0.25
@@ -72,20 +73,20 @@ class HookSettings(msgspec.Struct, frozen=True):
     queue_deltas: int = 64
     queue_chars: int = 65_536
     merge_after: float = 0.1
-    """How long the hooks may be behind before they get all text that waits as one delta."""
+    """How long the hooks may be behind before they get all waiting text as one delta."""
 
     def for_tool(self, tool: Tool[Any]) -> HookSettings:
-        """These settings with what the tool says itself."""
+        """These settings, with those that the tool sets itself."""
         timeout = self.timeout if tool.hook_timeout is None else tool.hook_timeout
         return msgspec.structs.replace(self, timeout=timeout, on_error=tool.on_hook_error or self.on_error)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What the hooks of a call came to.
+    """The result of a call's hooks.
 
     ``reason`` is one word, for the signal and the abort hooks: that of ``abort``, or for a failure the
-    DiscardReason that fits it. ``detail`` is a sentence; after a ``Reject`` the one for the model. ``fails_run``: the
-    policy ``fail_run`` wants ``error`` raised in the run. ``abandoned``: a hook of this call still runs, because it
+    DiscardReason that fits it. ``detail`` is a sentence; after a ``Reject`` the one for the model. ``fails_run``: under the
+    policy ``fail_run``, ``error`` has to be raised in the run. ``abandoned``: a hook of this call still runs, because it
     ignored its cancellation.
     """
 
@@ -104,8 +105,8 @@ class Outcome(msgspec.Struct, frozen=True):
 OnFailure: TypeAlias = Callable[[Outcome], Awaitable[Call]]
 """Records the outcome of a failed or rejected call before its abort hooks run, and returns the call as recorded.
 
-It runs in the task of the hooks, so it must not wait for ``settled()`` of the same call. What it raises, ``settled()``
-raises.
+It runs in the task of the hooks, so it must not wait for ``settled()`` of the same call. ``settled()`` raises any error
+that it raises.
 """
 
 
@@ -120,7 +121,7 @@ _abandoned: set[asyncio.Task[None]] = set()
 
 
 class _AbandonedError(Exception):
-    """Ends a task whose hook came back after all: another task has taken its place."""
+    """Ends a task whose hook returned after all: another task has taken over."""
 
 
 class _Phase(Enum):
@@ -137,17 +138,17 @@ _GIVEN_UP = frozenset({_Phase.ABORTING, _Phase.ENDED})
 
 
 class CallHooks:
-    """Runs the hooks of one call. It belongs to the event loop that it is first used on, that of the request."""
+    """Runs the hooks of one call. It belongs to the event loop on which it is first used, that of the request."""
 
     def __init__(
         self, call: Call, hooks: Hooks, settings: HookSettings | None = None, on_failure: OnFailure | None = None
     ) -> None:
         self.signal = AbortSignal()
-        """The same for every hook of the call."""
+        """Shared by all hooks of the call."""
         self.seconds = 0.0
-        """How long the call's hooks have run, all together."""
+        """How long the call's hooks have run in total."""
         self._call = call
-        self._hooks = hooks | Hooks()  # A copy: a hook that is registered later is not one of this call.
+        self._hooks = hooks | Hooks()  # A copy: a hook that is registered later does not belong to this call.
         self._settings = settings or HookSettings()
         self._on_failure = on_failure
         self._phase = _Phase.RECEIVING
@@ -187,7 +188,7 @@ class CallHooks:
     # -- what happens to the call --------------------------------------------------------------------------------------
 
     def push(self, text: str, seq: int | None = None) -> None:
-        """A piece of argument text has arrived. ``seq`` is its number where it has one, else pieces count from 1."""
+        """A piece of argument text has arrived. ``seq`` is its number if it has one; otherwise pieces count from 1."""
         if not self._reads or not text or self._phase in _GIVEN_UP:
             return
         if self._phase is not _Phase.RECEIVING:
@@ -197,7 +198,7 @@ class CallHooks:
         self._wake()
 
     def complete(self, call: Call, seq: int | None = None) -> None:
-        """All arguments are there. A call of which nothing was pushed came whole: its hooks get it as one delta.
+        """All arguments have arrived. If nothing was pushed, the call came whole: its hooks get it as one delta.
 
         ``seq`` is the number of that delta, as for ``push``.
         """
@@ -216,16 +217,16 @@ class CallHooks:
             self._settle(_Phase.READY)
 
     def abort(self, call: Call, reason: str, detail: str | None = None, *, is_recorded: bool = True) -> None:
-        """The call is given up. Nothing happens if that was decided before, or if its tool was let run.
+        """The call is given up. Does nothing if that was decided before, or if the tool was allowed to run.
 
-        If that is not recorded yet, ``on_failure`` records it before the abort hooks run.
+        If this is not recorded yet, ``on_failure`` records it before the abort hooks run.
         """
         if self._phase not in _GIVEN_UP and self._phase is not _Phase.CLAIMED:
             self._call = call
             self._give_up(Outcome("aborted", reason, detail), is_recorded=is_recorded)
 
     def claim(self) -> bool:
-        """Whether the tool may run now. True once, after which the call cannot be aborted here any more."""
+        """Whether the tool may run now. True once; after that the call can no longer be aborted here."""
         if self._phase is not _Phase.READY:
             return False
         self._phase = _Phase.CLAIMED
@@ -244,7 +245,7 @@ class CallHooks:
         return self._outcome
 
     async def aclose(self) -> None:
-        """Gives the call up unless that is decided, and waits for its hooks. Cancelled, it cancels them."""
+        """Gives up the call unless its fate is decided, and waits for its hooks. If cancelled, it cancels them."""
         self.abort(_discard(self._call, "interrupted", None), "interrupted")
         try:
             await self.settled()
@@ -291,7 +292,7 @@ class CallHooks:
         return f"callstream hooks of call {self._call.call_id}"
 
     def _check_end(self, task: asyncio.Task[None]) -> None:
-        """A task that did its work, or was abandoned, is not ``_task`` any more. This one was cancelled, or it broke."""
+        """A task that finished, or was abandoned, is no longer ``_task``. So this one was cancelled, or it failed."""
         if task is not self._task:
             return
         self._task = self._running = None
@@ -306,7 +307,7 @@ class CallHooks:
 
     async def _main(self) -> None:
         loop = asyncio.get_running_loop()
-        behind_from = loop.time() + self._settings.merge_after  # The task ends whenever nothing waits.
+        behind_from = loop.time() + self._settings.merge_after  # The task ends as soon as nothing waits.
         try:
             while self._phase not in _SETTLED:
                 if self._phase is _Phase.ABORTING:
@@ -353,14 +354,14 @@ class CallHooks:
         return verdict
 
     async def _undo(self) -> None:
-        """Has the outcome recorded, then runs the abort hooks: they see a call that the journal has as discarded."""
+        """Has the outcome recorded, then runs the abort hooks: they see a call that is discarded in the journal."""
         if not self._is_recorded:
             self._is_recorded = True
             self._call = _discard(self._call, cast(DiscardReason, self._outcome.reason), self._outcome.detail)
             if self._on_failure is not None:
                 try:
                     self._call = await self._on_failure(self._outcome)
-                except Exception as error:  # noqa: BLE001  # settled() raises it, when the abort hooks have run
+                except Exception as error:  # noqa: BLE001  # settled() raises it once the abort hooks have run
                     self._error = error
         while self._aborts_begun < len(self._hooks.args_abort):
             hook = self._hooks.args_abort[self._aborts_begun]
@@ -409,7 +410,7 @@ class CallHooks:
     # -- one hook, within its time -------------------------------------------------------------------------------------
 
     async def _run_hook(self, hook: Hook, *args: Any) -> Exception | None:
-        """Runs the hook in the task and returns what it raised; ``HookCutOff`` if its time was up, whatever it did then."""
+        """Runs the hook in the task and returns the error it raised; ``HookCutOff`` if its time was up, whatever it did."""
         task = self._task
         assert task is not None, "hooks run in the task"
         began = perf_counter()
@@ -448,15 +449,15 @@ class CallHooks:
             try:
                 await asyncio.wait({done})
             except asyncio.CancelledError:
-                # Cut off, the thread still runs the hook: only when it has ended may another one begin.
+                # After a cut-off the thread still runs the hook: another one may only begin when it has ended.
                 if not self._is_cut or task.cancelling() > 1:
                     raise
         result = done.result()
-        if inspect.isawaitable(result):  # What a decorator around an async hook may give back.
+        if inspect.isawaitable(result):  # A decorator around an async hook may return one.
             await result
 
     def _cut(self) -> None:
-        """The time of the hook that is running is up."""
+        """The running hook's time is up."""
         if self._running is None or self._task is None:
             return
         if self._is_cut:
@@ -489,7 +490,7 @@ class CallHooks:
 
 
 def _malformed(error: Exception) -> Outcome:
-    """The text is at fault and not the hook that read it, so the error policy does not matter: no tool runs on it."""
+    """The text is at fault, not the hook that read it, so the error policy does not apply: no tool runs on such text."""
     return Outcome("failed", "malformed", str(error), error)
 
 
@@ -504,7 +505,7 @@ def _cut_off(hook: Hook, failure: BaseException | None) -> HookCutOff:
 
 
 def _cancelled(hook: Hook, error: BaseException) -> RuntimeError:
-    """The hook raised CancelledError without being cancelled: something that it waited for was."""
+    """The hook raised CancelledError without being cancelled itself: something that it waited for was cancelled."""
     failure = RuntimeError(f"hook {hook.name!r} waited for something that was cancelled")
     failure.__cause__ = error
     return failure
@@ -516,8 +517,8 @@ def _cancelled(hook: Hook, error: BaseException) -> RuntimeError:
 class HookThread:
     """A thread for the sync hooks of one call: runs one function after another.
 
-    Each call has its own, because a shared pool would make calls wait for each other as soon as it is used up. It is a
-    daemon: a hook that never returns must not keep the process from ending. It ends by ``close`` or when nothing holds it.
+    Each call has its own, because in a shared pool calls would wait for each other as soon as it is exhausted. It is a
+    daemon: a hook that never returns must not keep the process alive. It ends on ``close``, or when nothing refers to it.
     """
 
     def __init__(self, name: str) -> None:
@@ -535,18 +536,18 @@ class HookThread:
             failure: BaseException | None = None
             try:
                 result = context.run(function, *args)
-            except BaseException as error:  # noqa: BLE001  # it is raised again where the future is awaited
+            except BaseException as error:  # noqa: BLE001  # raised again where the future is awaited
                 failure = error
             try:
                 loop.call_soon_threadsafe(_resolve, future, result, failure)
-            except RuntimeError:  # The loop was closed: nothing waits any more.
+            except RuntimeError:  # The loop was closed: nothing is waiting.
                 pass
 
         self._jobs.put(job)
         return future
 
     def close(self) -> None:
-        """Lets the thread end after what it was given."""
+        """Lets the thread end after the functions submitted so far."""
         self._jobs.put(None)
 
     __del__ = close

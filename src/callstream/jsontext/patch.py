@@ -1,4 +1,4 @@
-"""A JSON document after a patch (RFC 6902). The document given stays as it is; a patch applies whole or not at all."""
+"""A JSON document after a patch (RFC 6902). The original document is not changed; a patch applies whole or not at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _after(document: Any, operation: Mapping[str, Any]) -> Any:
             return _add(document, path, _at(document, _steps(operation["from"])))
         case "test":
             if equality_key(_at(document, path)) != equality_key(operation["value"]):
-                raise ValueError("the value is another")
+                raise ValueError("the value is a different one")
             return document
         case other:
             raise ValueError(f"no operation {other!r}")
@@ -59,7 +59,7 @@ def _at(document: Any, path: list[str]) -> Any:
 
 
 def _key(container: Any, step: str) -> str | int:
-    """The key or index that a step means; one that exists."""
+    """The key or index that a step stands for, which must exist."""
     if isinstance(container, dict):
         if step not in container:
             raise LookupError(f"there is no {step!r}")
@@ -70,7 +70,7 @@ def _key(container: Any, step: str) -> str | int:
 
 
 def _replace(document: Any, path: list[str], value: Any) -> Any:
-    """A copy with another value at the path; what lies beside the path is shared with the document."""
+    """A copy with another value at the path; everything beside the path is shared with the document."""
     if not path:
         return value
     key = _key(document, path[0])
@@ -106,7 +106,7 @@ def _remove(document: Any, path: list[str]) -> Any:
 
 
 def equality_key(value: Any) -> Any:
-    """Equal for equal values of JSON: 1 and 1.0 are, 1 and true are not."""
+    """Equal for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
     match value:
         case bool():
             return ("boolean", value)

@@ -90,16 +90,16 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT_ESCAPE.get(character) or f"\\u{ord(character):04x}"
 
 
-# -- places of a schema --
+# -- places in a schema --
 #
-# What a JSON Schema says about one place of a document: whether there is such a place, whether it is an array.
+# What a JSON Schema says about one place in a document: whether that place exists, whether it is an array.
 #
-# Only what a schema states itself is read: types, properties, items, unions and references inside the same schema, in
-# JSON Schema's spelling or Gemini's (``ARRAY``). Anything else in it is passed over.
+# Only explicit statements are read: types, properties, items, unions and references inside the same schema, in JSON
+# Schema's spelling or Gemini's (``ARRAY``). Everything else is ignored.
 
 
 def wants_array(schema: Any, path: Path) -> bool:
-    """True where the schema allows an array at the path and no object; False too where it says nothing."""
+    """Whether the schema allows an array at the path but no object. False where it says nothing."""
     kinds = {kind for place in _places_at(schema, path) or () for kind in _kinds(place)}
     return "array" in kinds and "object" not in kinds
 
@@ -110,14 +110,14 @@ def has_place(schema: Any, path: Path) -> bool:
 
 
 def lacks_place(schema: Any, path: Path) -> bool:
-    """Whether nothing can be at the path: all that may be on the way is described, and none of it leads there."""
+    """Whether there can be nothing at the path: everything on the way is described, and none of it leads there."""
     return _places_at(schema, path, _is_open) == []
 
 
 def _places_at(
     schema: Any, path: Path, takes_anything: Callable[[dict[str, Any], str | int], bool] | None = None
 ) -> list[dict[str, Any]] | None:
-    """What the schema says about the path; None if something on the way takes anything at the next step."""
+    """What the schema says about the path; None if a place on the way accepts anything at the next step."""
     places = _alternatives([schema], schema)
     for step in path:
         if takes_anything is not None and any(takes_anything(place, step) for place in places):
@@ -127,7 +127,7 @@ def _places_at(
 
 
 def _is_open(place: dict[str, Any], step: str | int) -> bool:
-    """Whether the place may have anything below it at that step, since the schema does not say what."""
+    """Whether the place may have anything at that step, because the schema does not restrict it."""
     kinds = _kinds(place)
     if not kinds:
         return not any(word in place for word in ("anyOf", "oneOf", "allOf", "$ref", "enum", "const"))
@@ -144,7 +144,7 @@ def _inside(place: dict[str, Any], step: str | int) -> Any:
 
 
 def _alternatives(places: list[Any], schema: Any) -> list[dict[str, Any]]:
-    """The schemas with everything that they refer to or unite, each once."""
+    """The schemas and everything that they refer to or unite, each once."""
     found: dict[int, dict[str, Any]] = {}
     queue = list(places)
     while queue:
@@ -159,7 +159,7 @@ def _alternatives(places: list[Any], schema: Any) -> list[dict[str, Any]]:
 
 
 def resolve(schema: Any, reference: Any) -> Any:
-    """What a reference into the schema itself means; for any other a schema that everything fits."""
+    """The target of a reference into the schema itself; for any other reference, a schema that everything fits."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return True
     found = schema

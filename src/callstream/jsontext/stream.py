@@ -8,9 +8,9 @@ changed; ``value`` is the document as far as it is known. The laws:
   number or half a literal is held back until it is whole. Only a name that comes twice begins its path anew, and with
   ``unique_names``, as the arguments of calls are read, it is a mistake.
 - No text is read again, except half an escape or literal: 11 characters at most.
-- What ``value`` or a ``Change`` gave away is never changed later. Parts are shared, with later values too: do not write
-  to them.
-- ``close()`` agrees with ``json.loads``, types and order of keys included, on all that RFC 8259 allows.
+- An object that ``value`` or a ``Change`` returned is never changed later. Parts are shared, also with later values: do
+  not write to them.
+- ``close()`` agrees with ``json.loads``, including types and order of keys, on everything that RFC 8259 allows.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     value: Any
 
 
-# -- what has been read --
+# -- the part that has been read --
 #
-# What has been read of a document that is still being written: containers and text that grow.
+# The part of an unfinished document that has been read: containers and text that grow.
 #
-# Who looks gets a value that never changes later, at the price of what is new since the last look.
+# A reader gets a value that never changes later, and pays only for what is new since its last look.
 
 
 NOTHING = object()
-"""In the place of a child, where none is being written."""
+"""Stands for a child where none is being written."""
 
 
 class _OpenDocument:
-    """A place that values stand in, here the outermost one. ``items`` are the finished values in it."""
+    """A place that holds values, here the outermost one. ``items`` are the finished values in it."""
 
     __slots__ = ("items", "key", "path")
 
@@ -73,7 +73,7 @@ class _OpenDocument:
         self.items.append(value)
 
     def reclaim(self) -> None:
-        """Reuses the copy that was shown before last, if no reader holds it."""
+        """Takes back the second-last copy that was shown, if no reader holds it."""
 
     def show(self, child: Any) -> Any:
         """The items, together with the child that is still being written, or NOTHING."""
@@ -83,7 +83,7 @@ class _OpenDocument:
 
 
 class _Copy:
-    """A container as it was shown: ``count`` of what was added to it, and perhaps a child that was half-written then."""
+    """A container as it was shown: with its first ``count`` items, and perhaps a child that was half-written then."""
 
     __slots__ = ("child", "count", "items")
 
@@ -98,9 +98,9 @@ class _OpenContainer(_OpenDocument):
 
     Copying every item at every look would be quadratic. So the last two copies are kept, and the older one, once no reader
     holds it, is brought up to date and shown again: an item is copied twice, however often it is looked at. Two,
-    because a reader in a loop still holds the last copy while it asks for the next. Whether a reader holds a copy is
-    read off its reference count: one reference is ours, one is getrefcount's own argument. A copy inside another copy
-    counts as held until the outer one was taken back; hence reclaim from the outside in, show from the inside out.
+    because a reader in a loop still holds the last copy while it asks for the next. Its reference count shows whether a
+    reader holds a copy: one reference is ours, one is getrefcount's own argument. A copy inside another copy counts as
+    held until the outer one was taken back; hence reclaim from the outside in, show from the inside out.
     """
 
     __slots__ = ("added", "last", "spare")
@@ -140,7 +140,7 @@ class _OpenContainer(_OpenDocument):
     def put_in_child(self, copy: _Copy, child: Any) -> None: ...
 
     def catch_up(self, copy: _Copy) -> None:
-        """Adds what was finished since the copy was made."""
+        """Adds the items finished since the copy was made."""
 
 
 class _OpenArray(_OpenContainer):
@@ -180,7 +180,7 @@ class _OpenObject(_OpenContainer):
 
     def remove_child(self, copy: _Copy) -> None:
         if copy.child is not None:
-            copy.items[copy.child] = None  # it is finished by now, or still being written: what it is now follows
+            copy.items[copy.child] = None  # finished by now, or still being written: its current value follows
 
     def put_in_child(self, copy: _Copy, child: Any) -> None:
         copy.child = self.key
@@ -194,8 +194,8 @@ class _OpenObject(_OpenContainer):
 class _GrowingText:
     """Text that grows by ``pieces`` and may be read at any time.
 
-    Reading goes on from the text that was read before last: CPython's ``+=`` grows a string in place where nothing else
-    refers to it. Who keeps only the last text read pays for what is new; who keeps more pays one copy each.
+    Each read continues from the second-last text read: CPython's ``+=`` grows a string in place if nothing else refers to
+    it. So a reader that keeps only the last text pays for the new part alone; one that keeps more pays one copy for each.
     """
 
     __slots__ = ("before", "between", "last", "pieces")
@@ -222,7 +222,7 @@ class _GrowingText:
 
 
 class _State:
-    """Where in the grammar the reader stands. What may come next is its row in the table at the end of this file."""
+    """Where in the grammar the reader is. Its row in the table at the end of this file says what may come next."""
 
     __slots__ = ("actions", "expects", "otherwise")
 
@@ -264,16 +264,16 @@ class JsonStream:
     """Reads one JSON document piece by piece. Not for two threads at once.
 
     ``max_depth`` bounds how deep containers may be nested, ``max_items`` how many items an array may have, ``max_length``
-    how many characters the document may have. A document past a limit is wrong like any other wrong one, and so is one in
-    which a name comes twice in an object, if ``unique_names``; else the last value wins, as in ``json.loads``.
+    how many characters the document may have. A document beyond a limit is a mistake like any other, and with
+    ``unique_names`` so is a name that comes twice in an object; otherwise the last value wins, as in ``json.loads``.
 
-    The cost of ``feed`` is that of its text, whatever came before. ``value`` costs what is new since it was last asked for,
-    as long as the values that it gave before are dropped; for each one that is kept, it costs one copy of the references
-    in every container that is still open, and of the string being written. Finished parts are shared.
+    ``feed`` costs time proportional to its text, whatever came before. ``value`` costs as much as is new since the last
+    access, as long as earlier values are dropped; each one that is kept costs a copy of the references in every container
+    that is still open, and of the string being written. Finished parts are shared.
 
     Changes that came before a mistake are not lost: the feed that finds the mistake raises WireError if it has no
-    changes to return; else it returns them, ``error`` is set, and the next feed or close raises. From then on every feed
-    and close raises that same error, and ``value`` stays at what was right.
+    changes to return; otherwise it returns them, ``error`` is set, and the next feed or close raises. From then on every
+    feed and close raises that same error, and ``value`` stays at the part before the mistake.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class JsonStream:
         self._unique_names = unique_names
         self._error: WireError | None = None
         self._state = _VALUE
-        self._top = _OpenDocument((), [])  # the innermost place that is open
+        self._top = _OpenDocument((), [])  # the innermost open place
         self._outer: list[_OpenDocument] = []  # the places around it
         self._path: Path = ()  # of the string or number being read
         self._text = _GrowingText()  # of the string, key or number being read
@@ -305,12 +305,12 @@ class JsonStream:
 
     @property
     def complete(self) -> bool:
-        """Whether the document's value is finished. A number standing alone is, once white space or close() follows."""
+        """Whether the document's value is finished. A lone number is, once white space or close() follows."""
         return self._state is _END and self._error is None
 
     @property
     def error(self) -> WireError | None:
-        """The mistake in the document, from the feed on that found it."""
+        """The mistake in the document, once a feed has found it."""
         return self._error
 
     @property
@@ -338,7 +338,7 @@ class JsonStream:
             and _SPECIAL.search(text) is None
             and length <= self._max_length
             and self._error is None
-        ):  # Most of a long argument is this: text for the string being written, and nothing else.
+        ):  # Most of a long argument comes like this: nothing but text for the string being written.
             self._length = length
             self._text.pieces.append(text)
             self._stale = True
@@ -360,7 +360,7 @@ class JsonStream:
         return changes
 
     def close(self) -> Any:
-        """The whole document. It must be finished; closing again gives the same."""
+        """The whole document, which must be finished. Closing again returns the same."""
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._state is _IN_NUMBER and not self._outer:
@@ -476,7 +476,7 @@ class JsonStream:
     def _string_text(self, text: str, index: int) -> tuple[str, int]:
         """The decoded text of a string from the index on, and where it ends: at a quote, a mistake or the text's end.
 
-        At the text's end, what cannot be decoded yet is held: half an escape, and the first half of a surrogate pair.
+        At the text's end, text that cannot be decoded yet is held: half an escape, the first half of a surrogate pair.
         """
         end = whole = _STRING_TEXT.match(text, index).end()  # type: ignore[union-attr]  # it matches everywhere
         if end == len(text) or _HALF_ESCAPE.match(text, end):
@@ -517,13 +517,13 @@ class JsonStream:
         raise self._error
 
 
-# -- the grammar: for each state, the characters that may come, and what is done with them ---------------------------------
+# -- the grammar: for each state, the characters that may come, and the action for each ------------------------------------
 
 _Action: TypeAlias = Callable[[JsonStream, str, int], int]
 
 
 def _to(state: _State) -> _Action:
-    """The action that only goes on to a state, past the blank that most writers put there."""
+    """The action that only moves on to a state, past the blank that most writers put there."""
 
     def go_on(stream: JsonStream, text: str, index: int) -> int:
         stream._state = state

@@ -1,19 +1,19 @@
-"""Path values in, JSON text out: what turns Gemini's ``partialArgs`` into the argument text of every other wire.
+"""Path values in, JSON text out: turns Gemini's ``partialArgs`` into the argument text of every other wire.
 
-1. The joined text is at every moment the beginning of one JSON document, and after ``close`` that document. Text that
-   was returned is never taken back.
-2. What can be written is written at once. One string can be open at a time; what comes for other places meanwhile waits
-   in its container until that string is finished. An array item waits for the items before it.
-3. A container is closed when something outside it is to be written. What comes for it afterwards is *late*: JSON cannot
-   go back, so ``close`` writes the nearest enclosing member again, whole, under the same name, and the last of two equal
-   names counts (as in ``json.loads`` and ``JsonStream``). Items that never came are null then.
+1. At every moment the text returned so far is the beginning of one JSON document, and after ``close`` it is that document.
+   Text that was returned is never taken back.
+2. A value is written as soon as possible. Only one string can be open at a time; values that come for other places
+   meanwhile wait in their container until that string is finished. An array item waits for the items before it.
+3. A container is closed when something outside it has to be written. Values that come for it afterwards are *late*: JSON
+   cannot go back, so ``close`` writes the nearest enclosing member again, whole, under the same name, and the last of two
+   equal names counts (as in ``json.loads`` and ``JsonStream``). Items that never came are then null.
 4. A piece of text for a finished string is appended to it; any other second value replaces the first.
-5. A path that runs through a string or scalar, and an object entered by index or an array by name, contradict what came
-   before: WireError. So does a late item of an array that is the document itself, because nothing encloses it. After an
-   error the writer is of no more use.
+5. A path that runs through a string or scalar, and an object entered by index or an array by name, contradict earlier
+   values: WireError. So does a late item of an array that is the document itself, because nothing encloses it. After an
+   error the writer can no longer be used.
 
-Values are kept for law 3 alone. A piece for the open string costs the same however much came before; anything else
-costs its depth.
+Values are only kept for law 3. A piece for the open string costs the same however much came before; the cost of anything
+else depends on its depth.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Empty(Enum):
 
 
 EMPTY: Final = Empty.EMPTY
-"""The value of a path without a value: an empty container, or with ``more`` the mere news that something follows there."""
+"""The value of a path without a value: an empty container, or with ``more`` a mere notice that something follows there."""
 
 Piece: TypeAlias = str | int | float | bool | None | Literal[Empty.EMPTY]
 
@@ -42,8 +42,8 @@ Piece: TypeAlias = str | int | float | bool | None | Literal[Empty.EMPTY]
 class JsonWriter:
     """Writes one JSON document from values with paths (``write``) or from a value that grows (``grow``), not both.
 
-    ``schema`` is the JSON Schema of the document; it is asked what an empty container is, and nothing else. A path may
-    have ``max_depth`` steps and an index less than ``max_items``; as many nulls at most are written for missing items.
+    ``schema`` is the JSON Schema of the document; it only decides whether an empty container is an array. A path may have
+    at most ``max_depth`` steps, with indices below ``max_items``; at most ``max_items`` nulls are written for missing items.
     """
 
     def __init__(self, schema: dict[str, Any] | None = None, *, max_depth: int = 256, max_items: int = 100_000) -> None:
@@ -52,11 +52,11 @@ class JsonWriter:
         self._max_items = max_items
         self._gaps = 0
         self._dialect = ""
-        self._grown: Any = None  # what grow() was given last, while something of it may be held back
+        self._grown: Any = None  # the last value for grow(), while a part of it may be held back
         self._root = _Branch(())
         self._root.state = _State.OPEN
         self._stack = [self._root]
-        self._single: _Leaf | None = None  # the document itself, where that is not a container
+        self._single: _Leaf | None = None  # the document itself, if that is not a container
         self._late: dict[Node, None] = {}
         self._open: _Leaf | None = None
         self._open_path: Path | None = None
@@ -65,7 +65,7 @@ class JsonWriter:
     # -- the two dialects and the end ----------------------------------------------------------------------------------
 
     def write(self, path: Path | str, value: Piece, more: bool) -> str:
-        """Takes the value at a path and returns the text that can be written now. ``more``: that string goes on."""
+        """Takes the value at a path and returns the text that can be written now. ``more``: the string will continue."""
         if isinstance(path, str):
             path = parse_path(path)
         if self._dialect != "write":
@@ -85,13 +85,13 @@ class JsonWriter:
         return self._extend(self._root, (), value, more)
 
     def complete(self, value: Any) -> str:
-        """Ends the document as this value, of which what was written is a beginning. WireError if it is not."""
+        """Ends the document as this value, which must continue what was written: otherwise WireError."""
         self._grown = None
         text = self._extend(self._root, (), value, False)
         return text + self.close()
 
     def close(self) -> str:
-        """Ends the document: writes what still waits, what came late, and null for items that never came."""
+        """Ends the document: writes values that still wait or came late, and null for items that never came."""
         if self._dialect == "close":
             return ""
         self._dialect = "close"
@@ -119,7 +119,7 @@ class JsonWriter:
     def _write(self, path: Path, value: Piece, more: bool) -> str:
         if path == self._open_path and isinstance(value, str):
             try:
-                self._open_text += value.encode()  # as utf8 does, with one call less
+                self._open_text += value.encode()  # as utf8 does, with one call fewer
             except UnicodeEncodeError:
                 self._open_text += utf8(value)
             return escape(value) if more else escape(value) + self._finish()
@@ -141,7 +141,7 @@ class JsonWriter:
                 raise WireError(f"expected array indices below {self._max_items}, got {format_path(path)}")
 
     def _place(self, path: Path, value: Piece, more: bool) -> Node:
-        """Puts the value into the tree and makes it wait for its turn, or notes that its turn is over."""
+        """Puts the value into the tree, where it waits for its turn, or notes that its turn has passed."""
         node: Node | None = self._single or self._root
         trail: list[_Branch] = []
         late = False
@@ -202,7 +202,7 @@ class JsonWriter:
     # -- text out ------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> str:
-        """Writes what waits in the open containers, the innermost first, until a string is left open."""
+        """Writes the values that wait in open containers, the innermost first, until a string is left open."""
         out: list[str] = []
         stack = self._stack
         while self._open is None:
@@ -217,7 +217,7 @@ class JsonWriter:
         return "".join(out)
 
     def _put(self, branch: _Branch, out: list[str]) -> None:
-        """Writes the next child that waits in a container: a leaf as far as it goes, of a container its place alone."""
+        """Writes the next waiting child of a container: a leaf as far as it goes; another container is just opened."""
         step = next(iter(branch.waiting))
         node = branch.waiting.pop(step)
         if not branch.bracketed and node is not self._single:
@@ -265,7 +265,7 @@ class JsonWriter:
     # -- late values ---------------------------------------------------------------------------------------------------
 
     def _repetitions(self) -> tuple[dict[int, dict[str | int, None]], int]:
-        """The children to write again in each open container, by depth, and the depth below which that is in vain."""
+        """The children to write again in each open container, by depth, and the depth below which that is useless."""
         again: dict[int, dict[str | int, None]] = {}
         stack = self._stack
         deepest = len(stack) - 1
@@ -278,7 +278,7 @@ class JsonWriter:
             while stack[depth].array and path[depth] < stack[depth].count:  # type: ignore[operator]
                 if depth == 0:
                     raise WireError(f"expected the items of the array $ in order, {format_path(path)} came late")
-                depth -= 1  # an item cannot be written twice, so what holds its array is
+                depth -= 1  # an item cannot be written twice, so the member that holds its array is written again
                 deepest = min(deepest, depth)
             again.setdefault(depth, {})[path[depth]] = None
         return again, deepest
@@ -290,7 +290,7 @@ class JsonWriter:
         self._dump(branch, range(branch.count, max(steps) + 1) if branch.array else steps, out)  # type: ignore[operator]
 
     def _dump(self, branch: _Branch, steps: Iterable[str | int], out: list[str]) -> None:
-        """Writes children whole, whatever the text already holds of them."""
+        """Writes children whole, however much of them the text already holds."""
         for step in steps:
             branch.count += 1
             out.append(label(branch, step))
@@ -312,11 +312,11 @@ class JsonWriter:
     # -- a value that grows --------------------------------------------------------------------------------------------
 
     def _extend(self, node: Node | None, path: Path, value: Any, more: bool) -> str:
-        """Writes what the value has beyond the node. ``more``: the document may go on, and would do so here."""
+        """Writes the part of the value beyond the node. ``more``: the document may continue, and would do so here."""
         if isinstance(value, dict | list):
             return self._extend_container(node, path, value, more)
         if node is None:
-            # Half a number looks like a number, and null may stand for what is not there yet.
+            # Half a number looks like a number, and null may stand for a value that has not come yet.
             held = more and not isinstance(value, str | bool)
             return "" if held else self._write(path, value, more)
         if isinstance(node, _Branch):
@@ -363,11 +363,11 @@ def _changed(node: Node | None, path: Path, value: Any) -> WireError:
     return WireError(f"expected arguments that only grow, but {format_path(path)} changed from {shown(node)} to {now}")
 
 
-# -- what is to be written --
+# -- the document --
 #
 # The values of a document that is being written: strings and scalars (leaves) in containers (branches).
 #
-# A node knows its path and how much of it the text holds; who puts nodes into the text, and when, is the writer's affair.
+# A node knows its path and how much of it the text holds; the writer decides when nodes are put into the text.
 
 
 class _State(Enum):
@@ -412,7 +412,7 @@ class _Leaf:
 class _Branch:
     """A container. ``array`` is None until something says what it is; ``count`` members are in the text.
 
-    ``waiting`` holds the children that are to be written next, in order of arrival: of an array at most the next item.
+    ``waiting`` holds the children to be written next, in order of arrival; for an array at most the next item.
     """
 
     __slots__ = (
@@ -443,13 +443,13 @@ Node: TypeAlias = _Leaf | _Branch
 
 
 def escape(text: str) -> str:
-    """The inside of a JSON string. Surrogates are escaped one by one, so that halves in two pieces make a pair."""
+    """The inside of a JSON string. Surrogates are escaped one by one, so that halves in two pieces form a pair."""
     escaped = encode_basestring(text)[1:-1]
     return escaped if escaped.isascii() else escape_surrogates(escaped)
 
 
 def label(branch: _Branch, step: str | int) -> str:
-    """What stands before a child that ``branch.count`` counts already: a comma, a name."""
+    """The text before a child that ``branch.count`` already includes: a comma, a name."""
     comma = "," if branch.count > 1 else ""
     return f'{comma}"{escape(step)}":' if isinstance(step, str) else comma
 

@@ -1,12 +1,12 @@
-"""Asking the model again: what the tap does with an answer in which nothing but refused calls was for the program.
+"""Asking the model again: what the tap does with an answer whose calls were all refused.
 
 The program gets none of them, so it would take the answer for the model's last word and stop. The tap sends the request once
-more, continued by the calls and their refusals, and the SDK gets the model's next answer in the place of the first: a
-streamed one as its continuation (``wire/joining.py``), since its text is there already. In the journal both are responses
-of the same run. A call that was refused too often, or that the model cannot be told of, raises ``CallRejected``.
-If that is wanted (``Settings.cut_refused``), the first answer is not read to its end.
+more, continued by the calls and their refusals, and the SDK gets the model's next answer instead of the first: a streamed
+one as its continuation (``wire/joining.py``), since the first one's text has already arrived. In the journal both are
+responses of the same run. A call that was refused too often, or whose refusal cannot be sent to the model, raises
+``CallRejected``. With ``Settings.cut_refused`` the first answer is not read to its end.
 
-Programs that tell the model themselves are left alone: hosts, and runs with ``rejected="forward"``.
+Programs that inform the model themselves are left alone: hosts, and runs with ``rejected="forward"``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from callstream.wire.requests import Request
 logger = logging.getLogger("callstream")
 
 Ask: TypeAlias = Callable[[Exchange], Awaitable[Any]]
-"""Sends a request, and returns the HTTP library's answer, whose body the tap reads as any other."""
+"""Sends a request, and returns the HTTP library's answer, whose body the tap reads like any other."""
 
 _OK = 200
 _REFUSALS = (400, 422)
-"""The statuses with which servers refuse a conversation that is not written their way."""
+"""The statuses with which servers refuse a conversation that is not in the form they expect."""
 
 
 class Again:
-    """About one answer. ``ask`` is None where the model cannot be asked."""
+    """Asks the model again about one answer. ``ask`` is None where that is not possible."""
 
     def __init__(self, reading: Reading, ask: Ask | None) -> None:
         self.reading = reading
@@ -46,7 +46,7 @@ class Again:
         return self._ask is not None and bool(self.reading.often)
 
     async def answer(self) -> Any:
-        """The model's next answer, of the HTTP library. Raises CallRejected where there is none."""
+        """The model's next answer, as one of the HTTP library. Raises CallRejected if there is none."""
         run, provider, often = self.reading.run, self.reading.provider, self.reading.often
         refused = self.reading.refused()
         if self._ask is None:
@@ -66,7 +66,7 @@ class Again:
         raise self._error(refused, "the model cannot be asked again")
 
     async def _requests(self, refused: Sequence[Refusal]) -> list[Request]:
-        """The ways to ask, best first: the calls with their refusals for results, or notes."""
+        """The requests to try, best first: with the calls and their refusals as results, or with notes."""
         provider, run, asked = self.reading.provider, self.reading.run, self.reading.asked
         written = [run.tool_use.as_written(each) for each in refused if each.name]
         calls = [call for call in written if call is not None]
@@ -90,7 +90,7 @@ class Again:
 
 
 class AskingBody:
-    """A streamed answer, and the one that follows in its place if the model has to be asked again."""
+    """A streamed answer, and the one that continues it if the model has to be asked again."""
 
     def __init__(
         self, again: Again, joint: Joint | None, source: Any, close_source: Callable[[], Awaitable[None]]
@@ -114,7 +114,7 @@ class AskingBody:
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
         """What the SDK reads: see ``TappedBody.chunks``."""
         has_refused = False
-        held: list[bytes] = []  # where the wire has no joint: SDKs do not read on after the end of an answer
+        held: list[bytes] = []  # where the wire has no joint: SDKs stop reading at the end of an answer
         async with aclosing(self._first.chunks(reader)) as chunks:
             async for data in chunks:
                 has_refused = has_refused or self._reading.has_refused
@@ -170,7 +170,7 @@ class AskingBody:
             self._first.cut()
 
     async def _first_ended(self, error: BaseException | None) -> None:
-        """The first answer was read to its end, or broke off: that is the end, unless another follows."""
+        """The first answer was read to its end, or broke off: everything ends there unless another answer follows."""
         if self._stop_looking is not None:
             self._stop_looking()
         if error is not None or self._is_left or not self._reading.wants_another:

@@ -1,23 +1,22 @@
 """The body of a response on its way through the tap.
 
-The provider's bytes are kept as they come, at the provider's pace. They are cut, decoded and collapsed. Their events are
-recorded first; only then are bytes released to the SDK. It is one way, in plain calls:
+The provider's bytes are taken in as they come, at the provider's pace. They are cut, decoded and collapsed. Their events
+are recorded first; only then are bytes released to the SDK. There is one path, in plain calls:
 
     _Inbox ─▶ _step ─▶ (journal) ─▶ _recorded ─▶ _let_out ─▶ _Outbox
                 ▲                                   │
                 └───────────────────────────────────┘
 
-One record is under way at a time. What comes meanwhile is read together by the next step: the faster deltas come, the more
-of them share a write. Bytes that come while nothing is written wait for the run's turn (``Run.schedule``), which is now
-unless other runs write too. After outputs were let out the next step waits for one turn of the loop, so that the SDK sees
-frames singly: frameworks share objects between the events that they make of two frames.
+One record is under way at a time. Bytes that come meanwhile are read together by the next step: the faster deltas come, the
+more of them share a write. Bytes that come while nothing is being written wait for the run's turn (``Run.schedule``), which
+is now unless other runs write too. After outputs were let out the next step waits for one turn of the loop, so that the SDK
+sees frames one by one: frameworks share objects between the events that they make of two frames.
 
-What may leave waits in order for the SDK, and a whole call waits for its hooks; so a slow hook of a call holds back the
-bytes after it, never another call's hooks, and the reading only when these bytes are too many. A host that waits for the
-hooks of each call by itself, before it runs the tool, gets calls at once: there a tool does not wait for another call's
-hooks either. Reading stops only while more than ``max_held`` bytes are here, those that were not decoded yet and those that
-wait for the SDK together.
-While a call is held, the wire's own sign of life goes down every few seconds, so that no idle limit fires.
+Bytes that may leave wait in order for the SDK, and a whole call waits for its hooks. So a slow hook of a call holds back the
+bytes after that call, never another call's hooks, and reading only when those bytes are too many. A host that itself waits
+for each call's hooks before it runs the tool gets calls at once: there a tool does not wait for another call's hooks either.
+Reading stops only while more than ``max_held`` bytes are here: those not decoded yet plus those that wait for the SDK.
+While a call is held, the wire's own sign of life is sent every few seconds, so that no idle limit fires.
 """
 
 from __future__ import annotations
@@ -54,39 +53,40 @@ from callstream.wire.slots import Output
 logger = logging.getLogger("callstream")
 
 _TURNS_BEFORE_END = 6
-"""Of the event loop, between the last bytes that the SDK gets and the end. google-adk makes of the end an event that shares
-an object with the partial ones before it, and its application, which gets events by queues, is to see those first."""
+"""Turns of the event loop between the last bytes that the SDK gets and the end. google-adk turns the end into an event that
+shares an object with the partial ones before it, and its application, which reads events from queues, must see those first.
+"""
 
 OnEnd: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
-"""Called when a response was read, with what broke it off, if anything did. May be called twice."""
+"""Called when a response has been read, with the error that broke it off, if any. May be called twice."""
 Drop: TypeAlias = Callable[[bytes, Collection[str]], bytes]
-"""Takes the calls of these wire ids out of whole frames."""
+"""Removes the calls with these wire ids from whole frames."""
 
 
 @runtime_checkable
 class Delivering(Protocol):
-    """A stream that can push, so that no task is woken for what comes."""
+    """A stream that can push, so that no task has to be woken for new bytes."""
 
     def deliver_to(self, push: Callable[[bytes], bool]) -> None:
-        """Has what comes while the stream is being awaited given to ``push``; what that refuses is yielded."""
+        """Passes bytes that come while the stream is being awaited to ``push``; those that it refuses are yielded."""
 
 
 @runtime_checkable
 class Announcing(Protocol):
-    """A source that keeps what comes until it is taken, so that many deltas can be worked on together."""
+    """A source that keeps new bytes until they are taken, so that many deltas can be processed together."""
 
     def announce_to(self, announce: Callable[[], object]) -> None:
-        """Has ``announce`` called when something has come to be taken, in place of waking the task that iterates."""
+        """Has ``announce`` called when there are bytes to take, instead of waking the task that iterates."""
 
     def take(self) -> bytes:
-        """What has come; nothing if there is nothing now."""
+        """The bytes that have come, if any."""
         ...
 
 
 class Limits(msgspec.Struct, frozen=True):
     """``max_held``: bytes that may wait here, on both sides, before reading stops. ``keep_alive_every``: seconds.
 
-    ``max_whole``: bytes of an answer that is not streamed, after its Content-Encoding was undone.
+    ``max_whole``: bytes of an answer that is not streamed, after its Content-Encoding was decoded.
     """
 
     max_held: int = 8 * 1024 * 1024
@@ -95,10 +95,10 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class _Inbox:
-    """What the source has brought and no step has read yet.
+    """The bytes that the source has brought and no step has read yet.
 
-    A source that announces keeps what comes until it is taken, and no task is woken for it. Any other is iterated, and so is
-    what such a source has already.
+    A source that announces keeps its bytes until they are taken, and no task is woken for them. Any other source is
+    iterated, and so are the bytes that an announcing source already has.
     """
 
     def __init__(self, source: AsyncIterable[bytes], notify: Callable[[], object]) -> None:
@@ -108,13 +108,13 @@ class _Inbox:
         self._parts: list[bytes] = []
         self._is_closed = False
         self.has_more = False
-        """Whether the source has announced something that was not taken."""
+        """Whether the source has announced bytes that were not taken yet."""
         self.held = 0
-        """Bytes that are here."""
+        """The number of bytes here."""
         self.room = Flag()
         """Set when bytes have left, on either side of the body."""
         self.error: Exception | None = None
-        """What has broken the source: it rises when all that came before was read."""
+        """The error that broke the source: raised when everything that came before has been read."""
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -126,12 +126,12 @@ class _Inbox:
         try:
             async for data in self._source:
                 self._put(data)
-                del data  # else it would stay here until more comes by this way
+                del data  # else it would stay here until more comes this way
                 self._notify()
                 while is_full():
                     self.room.clear()
                     await self.room.wait()
-        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
+        except Exception as error:  # noqa: BLE001  # raised where the SDK reads
             self.error = error
 
     def _hear(self) -> None:
@@ -145,11 +145,11 @@ class _Inbox:
             self.held += len(data)
 
     def keep_announced(self) -> None:
-        """Keeps here what the source has announced, so that the provider need not wait."""
+        """Moves here what the source has announced, so that the provider need not wait."""
         self._put(self._take())
 
     def pop(self, *, takes: bool) -> bytes:
-        """All that is here, and what the source has announced, if that is to be taken too."""
+        """All bytes here, and with ``takes`` also those that the source has announced."""
         data = b""
         if self._parts:
             data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
@@ -165,14 +165,14 @@ class _Inbox:
         return self._announced.take()
 
     def close(self) -> None:
-        """Nothing of it is wanted any more."""
+        """Drops what is here, and anything that still comes."""
         self.pop(takes=False)
         self._is_closed = True
         self.has_more = False
 
 
 class _Outbox:
-    """What was recorded and waits, in order, for the SDK."""
+    """The outputs that are recorded and wait, in order, for the SDK."""
 
     def __init__(self) -> None:
         self._outputs: list[Output] = []
@@ -181,7 +181,7 @@ class _Outbox:
         self.push: Callable[[bytes], bool] | None = None
         """See ``Delivering``."""
         self.held = 0
-        """Bytes that the SDK has not got yet, those of what was popped last among them."""
+        """The number of bytes that the SDK has not got yet, including those popped last."""
 
     def __bool__(self) -> bool:
         return bool(self._outputs)
@@ -193,7 +193,7 @@ class _Outbox:
             self._news.set()
 
     def _is_pushed(self, outputs: Sequence[Output]) -> bool:
-        """Whether a reader that waits has got them without being woken."""
+        """Whether a waiting reader has got them without being woken."""
         if self.push is None or not self._is_awaited or self._outputs or self._news.is_set():
             return False
         for output in outputs:
@@ -206,7 +206,7 @@ class _Outbox:
         return self._outputs.pop(0)
 
     def pop_free(self) -> list[Output]:
-        """Those at the front that wait for no hook."""
+        """The outputs at the front that wait for no hook."""
         free = list(takewhile(lambda output: not output.call_ids, self._outputs))
         del self._outputs[: len(free)]
         return free
@@ -245,25 +245,25 @@ class _Stage(IntEnum):
     READING = auto()
     ENDING = auto()  # the source has ended; the rest is being read
     LAST = auto()  # the end of the response is being recorded
-    OVER = auto()  # nothing is recorded any more but what is open
+    OVER = auto()  # nothing more is recorded, except the end of open calls
 
 
 class _Turn(Enum):
-    """What becomes of bytes that come."""
+    """What becomes of new bytes."""
 
-    NONE = auto()  # they have a step called
-    DUE = auto()  # a step is on its way
-    RECORDING = auto()  # the next step follows when the record is there
+    NONE = auto()  # they schedule a step
+    DUE = auto()  # a step is scheduled already
+    RECORDING = auto()  # the next step follows when the record is written
 
 
 def unjudged(why: str) -> WireError:
-    """The error in place of an answer that a program may get only when guards have judged it."""
+    """The error instead of an answer that a program may only get when guards have judged it."""
     return WireError(f"no guard can read it: {why}")
 
 
 class TappedBody:
     """Reads one streamed response. Made on the loop of the request, where reading begins at once, in a task of its own:
-    it reads the source, waits until all is recorded, and closes what has to be closed, however the response ends.
+    that reads the source, waits until everything is recorded, and cleans up, however the response ends.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class TappedBody:
         self._forwards_rejected = forwards_rejected
         self._waits_for_hooks = waits_for_hooks
         self.drop: Drop | None = None
-        """Takes calls that hooks reject out of what is forwarded, in place of raising."""
+        """Removes calls that hooks reject from what is forwarded, instead of raising."""
         self.was_cut = False
         """Whether it was not read to its end, because the rest was of no use."""
         self.limits = limits or Limits()
@@ -297,19 +297,19 @@ class TappedBody:
         self._outbox = _Outbox()
         self._stage = _Stage.NEW
         self._turn = _Turn.NONE
-        self._complete = Flag()  # all is recorded, the end included
+        self._complete = Flag()  # everything is recorded, including the end
         self._error: Exception | None = None
-        self._is_judging = False  # hooks decide about what the SDK gets next
+        self._is_judging = False  # hooks decide whether the SDK gets the next output
         self._undo_stop = response.run.on_stop(self._stopped)
         self._reading = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
         self._reading.add_done_callback(lambda reading: self._outbox.notify())
 
     def deliver_to(self, push: Callable[[bytes], bool]) -> None:
-        """See ``Delivering``: for a reader to whom a task that is woken for each delta is too much."""
+        """See ``Delivering``: for a reader for which waking a task for each delta costs too much."""
         self._outbox.push = push
 
     async def chunks(self, reader: object = None) -> AsyncGenerator[bytes, None]:
-        """What the SDK reads, by ``reader``, which stays in use until it has read all."""
+        """What the SDK reads through ``reader``, which is referenced until everything has been read."""
         try:
             while True:
                 while not self._outbox:
@@ -346,36 +346,36 @@ class TappedBody:
                     yield self._pop_with_followers(output)
         finally:
             if await self._close():
-                await self._tell_end()  # again: hooks may have rejected a call after the last byte had been read
+                await self._tell_end()  # again: hooks may have rejected a call after the last byte was read
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the SDK has all that was for it."""
+        """Whether the SDK has got everything meant for it."""
         return self._complete.is_set() and not self._outbox and not self._is_judging
 
     async def aclose(self) -> None:
         """The SDK wants no more: reading ends, upstream is closed, calls that are not complete are discarded.
 
-        All of that is done in the task of the reading, whichever task waits for it.
+        All of this happens in the reading task, whichever task waits for it.
         """
         await self._close()
 
     def cut(self) -> None:
-        """The rest of the response is of no use: the source is closed, and what was read is all there is."""
+        """The rest of the response is of no use: closes the source; the bytes read so far are the whole response."""
         if self._stage is _Stage.READING and not self.was_cut:
             self.was_cut = True
             self._inbox.close()
             self._reading.cancel()
 
     def abandon(self) -> None:
-        """Nobody can read or close the response any more. May be called in any thread."""
+        """The response can no longer be read or closed. May be called in any thread."""
         try:
             self.loop.call_soon_threadsafe(self._break_off)
         except RuntimeError:
             pass  # the loop is closed, and its tasks with it
 
     async def _close(self) -> bool:
-        """False if reading has not ended yet, because its store hangs and the SDK's task is being cancelled."""
+        """Returns false if reading has not ended yet: the store hangs, and the SDK's task is being cancelled."""
         self._break_off()
         return await wait_until_done(self._reading)
 
@@ -393,7 +393,7 @@ class TappedBody:
         except asyncio.CancelledError:
             if self._stage is not _Stage.OVER:
                 raise
-            self._reading.uncancel()  # only the SDK is in a hurry: what follows may take its time
+            self._reading.uncancel()  # only the SDK is in a hurry: the cleanup below may take its time
         finally:
             self._stage = _Stage.OVER
             self._undo_stop()
@@ -420,7 +420,7 @@ class TappedBody:
         return self._inbox.held + self._outbox.held > self.limits.max_held
 
     def _bytes_came(self) -> None:
-        """A journal that is slow does not slow the provider: what comes while a record is under way is kept here."""
+        """A slow journal does not slow down the provider: bytes that come while a record is under way are kept here."""
         if self._turn is _Turn.NONE:
             self._turn = _Turn.DUE
             self._schedule_in_run(self._step)
@@ -428,13 +428,13 @@ class TappedBody:
             self._inbox.keep_announced()
 
     def _go_on(self) -> None:
-        """Goes on with what is here, after the SDK has seen what was let out."""
+        """Continues with the bytes here, after the SDK has seen the last outputs."""
         if self._turn is _Turn.NONE:
             self._turn = _Turn.DUE
             self.loop.call_soon(self._step)
 
     def _step(self) -> None:
-        """Reads what is here, and has what it says recorded. Nothing is being recorded yet."""
+        """Reads the bytes here, and has their events recorded. Must not run while a record is under way."""
         self._turn = _Turn.NONE
         if self._stage is _Stage.OVER:
             return
@@ -447,7 +447,7 @@ class TappedBody:
                 read = self._last_read()
             else:
                 return
-        except Exception as error:  # noqa: BLE001  # it rises where the SDK reads
+        except Exception as error:  # noqa: BLE001  # raised where the SDK reads
             self._fail(error)
             return
         events: Sequence[WireEvent | Kept] = read.events
@@ -466,7 +466,7 @@ class TappedBody:
         end = self.collapser.end()
         if end.error is not None and end.error.provider_message is None and self._response.run.must_judge:
             raise unjudged(str(end.error))
-        if end.error is not None:  # what is open was left out, so that there is nothing to judge
+        if end.error is not None:  # open calls were left out, so there is nothing to judge
             logger.warning("response %s ended in an error: %s", self._response.response_id, end.error)
             end.error = None
         return end
@@ -480,10 +480,10 @@ class TappedBody:
         if error is None:
             self._let_out(read)
         else:
-            self._fail(error)  # it rises where the SDK reads
+            self._fail(error)  # raised where the SDK reads
 
     def _let_out(self, read: Read) -> None:
-        """Lets out what was recorded, and goes on."""
+        """Lets out the recorded outputs, and continues."""
         self._outbox.put(read.outputs)
         if self._stage is _Stage.LAST:
             self._complete.set()
@@ -493,7 +493,7 @@ class TappedBody:
             self._bytes_came()
 
     def _judge(self, error: WireError) -> WireError | None:
-        """The wire cannot be read any further. The rest is the SDK's to judge, unless it would be half a call."""
+        """The wire cannot be read any further. The rest is for the SDK to judge, unless it would be half a call."""
         if error.provider_message is None and self._response.was_interrupted:
             return error
         if error.provider_message is None and self._response.run.must_judge:
@@ -513,16 +513,16 @@ class TappedBody:
             pass  # the run's end has discarded them
 
     def _fail(self, error: Exception) -> None:
-        self._error = self._error or error  # at once: the end of the run, which may come of it, says less
+        self._error = self._error or error  # at once: the end of the run, which this may cause, says less
         self._break_off()
 
     def _stopped(self, reason: str) -> None:
         self._fail(RunOver(f"the run was ended: {reason}"))
 
     def _break_off(self) -> None:
-        """Cancels the reading, once: what it does at its end must not be cancelled too.
+        """Cancels the reading task, once: its cleanup must not be cancelled too.
 
-        If it has not begun it is not cancelled, because it would never begin, and not come to its end either.
+        A task that has not begun is not cancelled: it would never begin, and so never clean up.
         """
         self._undo_stop()
         stage, self._stage = self._stage, _Stage.OVER
@@ -532,7 +532,7 @@ class TappedBody:
     # -- forwarding --
 
     def _pop_with_followers(self, output: Output) -> bytes:
-        """The output and those after it that wait for no hook: a sync client pays for each piece that it takes."""
+        """The output and those after it that wait for no hook: each piece that a sync client takes has a cost."""
         outputs = [output, *self._outbox.pop_free()]
         self._free(*outputs)
         return b"".join([each.data for each in outputs])
@@ -567,7 +567,7 @@ class TappedBody:
         return call.reason == "aborted" or not self._forwards_rejected  # a run that was stopped forwards nothing more
 
     async def _read_on(self) -> AsyncIterator[bytes]:
-        """Reads to the end for the other calls' sake, and keeps the stream alive meanwhile. The SDK gets nothing more."""
+        """Reads to the end for the sake of other calls, and keeps the stream alive. The SDK gets nothing else."""
         while not self._reading.done():
             self._outbox.clear()
             self._make_room()

@@ -2,7 +2,7 @@
 
 ``before-call`` comes once for each call of an operation, before its request is signed, so the request may still be
 changed. ``before-parse`` comes with each answer, whose body is replaced. No hook sees both; but all hooks of one call run
-in the thread, or the task, that makes it, so what the first has read waits for the second in a context variable.
+in the thread, or the task, that makes it, so the first passes what it has read to the second in a context variable.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SERVICE = "bedrock-runtime"
 
 
 class _Call(NamedTuple):
-    """A call of an operation that is under way, and the event loop on which what it says is recorded."""
+    """A call of an operation under way, and the event loop on which its events are recorded."""
 
     exchange: Exchange
     loop: asyncio.AbstractEventLoop
 
 
 class BotoTap:
-    """Hooks for clients of Bedrock's runtime. They may be registered with any number of clients and sessions."""
+    """Hooks for clients of Bedrock's runtime, which may be registered with any number of clients and sessions."""
 
     def __init__(self, tapping: Tapping, own_loop: OwnLoop) -> None:
         self._tapping = tapping
@@ -47,7 +47,7 @@ class BotoTap:
         before_call, before_parse = (
             (self._before_call_async, self._before_parse_async) if is_async else (self._before_call, self._before_parse)
         )
-        # The same Callstream taps a client once, though its session was tapped too.
+        # A Callstream taps a client only once, even if it has also tapped the client's session.
         name = f"callstream-{id(self._tapping.engine)}"
         events.register(f"before-call.{_SERVICE}", before_call, unique_id=f"{name}-call")
         events.register(f"before-parse.{_SERVICE}", before_parse, unique_id=f"{name}-parse")
@@ -68,7 +68,7 @@ class BotoTap:
             self._current.set(await self._receive(asked, Place.current(), params))
 
     def _begin(self, params: dict[str, Any]) -> Request | None:
-        """The request if it is one of ours. What an earlier call has left is forgotten."""
+        """The request, if the tap is to read it. Forgets anything left from an earlier call."""
         self._current.set(None)
         body = params.get("body")
         if isinstance(body, str):
@@ -85,7 +85,7 @@ class BotoTap:
             await place.run.keeping.give_up("answers to clients of boto are not kept")
         exchange = await self._tapping.receive(provider, asked, place)
         told = self._tapping.tell(exchange)
-        told.mark()  # a retry of botocore's has the same body
+        told.mark()  # when botocore retries, the body is the same
         sent = told.request
         if self._tapping.settings.bedrock_beta:
             sent = provider.ask_by_beta(sent, self._tapping.asks(place.model_call))
@@ -122,7 +122,7 @@ class BotoTap:
             response_dict["body"] = type(body)(_AsyncWhole(whole), len(whole))
 
     def _answered(self, operation_model: Any, response_dict: dict[str, Any]) -> _Call | None:
-        """The call that this is an answer to, if it is to be read."""
+        """The call that this answers, if the answer is to be read."""
         call = self._current.get()
         if call is None:
             return None
@@ -148,7 +148,7 @@ class BotoTap:
 
 
 class _BotoStream(BodyStream):
-    """The parts of an HTTP response by which botocore reads a body, and those by which aiobotocore does."""
+    """The parts of an HTTP response that botocore and aiobotocore use to read a body."""
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
         return iter(self)
@@ -163,7 +163,7 @@ class _BotoStream(BodyStream):
 
 
 class _AsyncSource:
-    """The body of an answer of aiobotocore, which is one of aiohttp."""
+    """The body of an answer in aiobotocore, which comes from aiohttp."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -177,7 +177,7 @@ class _AsyncSource:
 
 
 class _AsyncWhole(BytesIO):
-    """A body that is there, as aiobotocore reads one."""
+    """A body that is already in memory, in the form in which aiobotocore reads one."""
 
     @property
     def content(self) -> Any:
@@ -188,7 +188,7 @@ class _AsyncWhole(BytesIO):
 
 
 def _threaded(raw: Any) -> ThreadedStream:
-    """The body of an answer of botocore, which is one of urllib3."""
+    """The body of an answer in botocore, which comes from urllib3."""
 
     def wake() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Clients of httpx and httpx2 with the tap in them, for the SDKs of providers."""
+"""Clients of httpx and httpx2 with the tap in them, for the providers' SDKs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from callstream.tap.library import Pools
 from callstream.tap.transport import Asking, TapTransport
 from callstream.wire.requests import LoneReasoning
 
-# What the SDKs set for clients of their own; httpx alone would give up after five seconds.
+# What the SDKs set for their own clients; httpx alone would give up after five seconds.
 _TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 5.0
 _MAX_CONNECTIONS = 1000
@@ -36,7 +36,7 @@ _POOL_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_e
 
 
 class Tap:
-    """What a Callstream's clients share: the runs of responses outside any run, and the pools of connections."""
+    """What a Callstream's clients share: the runs of responses that belong to no run, and the connection pools."""
 
     def __init__(self, engine: RunEngine, own_loop: OwnLoop) -> None:
         self._engine = engine
@@ -59,7 +59,7 @@ class Tap:
         if inner is not None and not any(callable(getattr(inner, name, None)) for name in _SENDS):
             raise UsageError(f"expected a transport of httpx or httpx2, or none, got {inner!r:.100}")
         options = {} if limits is None else {"limits": limits}
-        # The client of a transport may be one that cannot be closed.
+        # The transport may be given to a client that cannot be closed.
         pools = pools or Pools(options, in_use=self._pools)
         tapping = Tapping(self._engine, self._implicit, settings, self._lone)
         return TapTransport(tapping, self._own_loop, inner, pools=pools, asking=self._asking)
@@ -67,7 +67,7 @@ class Tap:
     def client(self, library_name: str | None, kind: str, kwargs: dict[str, Any]) -> Any:
         """A client of the library, with the SDKs' usual limits unless ``kwargs`` say otherwise.
 
-        ``kind`` is the name of its class. ``kwargs`` are its arguments, those of the tap's transport among them.
+        ``kind`` is the name of its class. ``kwargs`` are its arguments, including those of the tap's transport.
         """
         library = installed_library() if library_name is None else _library(library_name)
         options = {option: kwargs.pop(option) for option in _POOL_OPTIONS if option in kwargs}
@@ -78,7 +78,7 @@ class Tap:
         parameters = {name: kwargs.pop(name) for name in _PARAMETERS if name in kwargs}
         settings = _settings(kwargs.pop("settings", None), parameters)
         tap = self.transport(kwargs.pop("transport", None), settings, pools=pools)
-        if mounts := kwargs.get("mounts"):  # they are asked before the client's own transport
+        if mounts := kwargs.get("mounts"):  # they take precedence over the client's own transport
             kwargs["mounts"] = {
                 pattern: None if inner is None else self.transport(inner, settings) for pattern, inner in mounts.items()
             }
@@ -95,7 +95,7 @@ class Tap:
         await self._implicit.aclose()
 
     async def close_pools(self) -> None:
-        """Closes the connections of this event loop, and those that belong to none."""
+        """Closes the connections of this event loop, and those that belong to no loop."""
         for pools in list(self._pools):
             await pools.aclose()
             pools.close()
@@ -105,12 +105,12 @@ _clients: WeakSet[Any] = WeakSet()
 
 
 def has_tap(client: Any) -> bool:
-    """Whether a client was made by ``http_client`` or one of its siblings of a Callstream."""
+    """Whether a client was made by a Callstream's ``http_client`` or one of its siblings."""
     return client in _clients
 
 
 def _settings(given: Any, parameters: dict[str, Any]) -> TapSettings:
-    """The settings that were given, or those that the parameters of a client or transport make."""
+    """The settings that were given, or else those made of the parameters of a client or transport."""
     made = TapSettings(**parameters)
     if given is None:
         return made
@@ -119,7 +119,7 @@ def _settings(given: Any, parameters: dict[str, Any]) -> TapSettings:
         raise UsageError(f"expected settings to be callstream.tap.TapSettings, got {kind}")
     if made != TapSettings():
         names = ", ".join(f"{name}=" for name in parameters)
-        raise UsageError(f"{names} belong into settings= where it is given")
+        raise UsageError(f"{names} belong in settings= when it is given")
     return given
 
 
@@ -128,7 +128,7 @@ def _library(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError:
         raise UsageError(
-            f"{name} is not installed. cs.http_client() uses whichever of httpx2 and httpx is there; "
+            f"{name} is not installed. cs.http_client() uses whichever of httpx2 and httpx is installed; "
             f"for an SDK that needs {name}: pip install {name}"
         ) from None
 

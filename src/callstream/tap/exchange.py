@@ -1,4 +1,4 @@
-"""How the tap reads an exchange with a provider, whichever way the bytes come: what a request says, and its answer."""
+"""How the tap reads an exchange with a provider, whatever transport the bytes take: what a request says, and its answer."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from callstream.wire.requests import Asks, LoneReasoning, Request
 
 logger = logging.getLogger("callstream")
 
-# Where a response belongs: to the run of the task or thread that asks for it, and to its host's model call.
+# Where a response belongs: to the run of the task or thread that requests it, and to its host's model call.
 
 
 class Place(NamedTuple):
-    """Where a response belongs. ``beside`` is its run if that cannot be reached from here, so it gets one of its own."""
+    """Where a response belongs. ``beside`` is its run if that cannot be reached from here: then it gets its own run."""
 
     run: Run | None
     model_call: ModelCall | None = None
@@ -51,16 +51,16 @@ class Place(NamedTuple):
         return cls(current_run())
 
     def of_host(self) -> Place | None:
-        """The same, for a model of a host's: what no agent asks is guarded like all else, and not shown.
+        """The same, for a host's model: a request that no agent makes is guarded like any other, but not shown.
 
-        None outside of a run, where there is nothing to guard.
+        None outside a run, where there is nothing to guard.
         """
         if self.model_call is not None:
             return self
         return None if self.run is None else Place(self.run, ModelCall(self.run, reports=True, withholds=True))
 
     def for_blocking_caller(self, own_loop: asyncio.AbstractEventLoop) -> Place:
-        """The same, unless the event loop of the run is blocked, which would then never answer. The own loop is not."""
+        """The same, unless the run's event loop is blocked and so would never answer. ``own_loop`` never is."""
         run = self.run
         if run is None or run.loop is own_loop or may_wait_for(run.loop):
             return self
@@ -73,9 +73,9 @@ class Place(NamedTuple):
 
 
 # -- runs of programs that know nothing of runs ------------------------------------------------------------------------
-# Outside of a run each response is a run of its own. It ends with its last call: with the response if it has none, else
-# when a later request brings the results; what no request answers in time is released. It has failed if the response broke
-# off. A request whose results belong to such a run goes on in the same thread.
+# Outside a run each response is a run of its own. It ends with its last call: with the response if it has none, else when
+# a later request brings the results; calls that no request answers in time are released. The run has failed if the response
+# broke off. A request whose results belong to such a run continues in the same thread.
 
 
 _UNANSWERED = LACKS_OUTCOME - {CallState.AWAITING}
@@ -88,13 +88,13 @@ class ImplicitRuns:
         self._engine = engine
         self._patience = patience
         self._waiting: dict[Run, asyncio.TimerHandle] = {}
-        self._errors: dict[Run, BaseException] = {}  # what broke the responses of these runs off
+        self._errors: dict[Run, BaseException] = {}  # what broke off the responses of these runs
         self._releases: set[asyncio.Task[None]] = set()
 
     async def begin(self, request: Sequence[RequestEvent], beside: Run | None = None) -> Run:
-        """The run of the response to this request. Its results go to the runs that they belong to.
+        """The run of the response to this request. The request's results go to the runs that they belong to.
 
-        ``beside``: the run that the response would belong to if that could be reached. It is in the same thread then.
+        ``beside``: the run that the response would belong to if that could be reached. The new run is in its thread.
         """
         thread_id = None if beside is None else beside.thread_id
         for run in self._answered(request):
@@ -111,7 +111,7 @@ class ImplicitRuns:
         return run
 
     async def response_ended(self, run: Run, error: BaseException | None = None) -> None:
-        """Ends the run if nothing of it is open, else lets it wait for its results. ``error``: what broke it off."""
+        """Ends the run if nothing in it is open, else lets it wait for its results. ``error``: what broke it off."""
         if error is not None:
             self._errors[run] = error
         if not run.unfinished and not any(call.state in _UNANSWERED for call in run.calls):
@@ -120,7 +120,7 @@ class ImplicitRuns:
             self._waiting[run] = run.loop.call_later(self._patience, self._give_up, run)
 
     async def aclose(self) -> None:
-        """Gives up waiting, on this event loop: what was not answered is released."""
+        """Gives up waiting, on this event loop: unanswered calls are released."""
         for run in self._waiting_here():
             await self._end(run)
 
@@ -131,7 +131,7 @@ class ImplicitRuns:
         found = [run for run in here if any(call.wire_id in by_id for call in run.calls)]
         if found or not results:
             return found
-        # Without ids the names must tell, and they do only if one run alone waits for them.
+        # Without ids only the names are left, and they are only conclusive if a single run waits for them.
         names = {event.name for event in results}
         fitting = [run for run in here if any(call.name in names and call.state in _UNANSWERED for call in run.calls)]
         return fitting if len(fitting) == 1 else []
@@ -153,14 +153,15 @@ class ImplicitRuns:
 
 # What the tap raises into an SDK, in a form that the SDK neither wraps nor retries.
 #
-# An SDK reads an answer that is not streamed while it sends the request, and may take every exception there for a broken
-# connection: it repeats the request and raises a connection error in the end, unless the exception is one of its own. For
-# such an SDK (``Provider.sdk_error``) the tap's errors are made that as well; a CallRejected is still a CallRejected.
+# An SDK reads an answer that is not streamed while it sends the request, and may take any exception there for a broken
+# connection: it repeats the request and finally raises a connection error, unless the exception is one of its own. For such
+# an SDK (``Provider.sdk_error``) the tap's errors are made instances of the SDK's error class as well; a CallRejected is
+# still a CallRejected.
 
 
 @contextmanager
 def raised_once(provider: Provider) -> Iterator[None]:
-    """Errors that rise from here reach the program that has called the SDK, after one request."""
+    """Errors raised in here reach the program that called the SDK, after a single request."""
     try:
         yield
     except Exception as error:
@@ -168,11 +169,11 @@ def raised_once(provider: Provider) -> Iterator[None]:
         root = getattr(sys.modules.get(module), name, None)
         if root is None or isinstance(error, root):
             raise
-        raise _also(error, root)  # noqa: B904  it is the error itself, whose cause it keeps
+        raise _also(error, root)  # noqa: B904  this is the error itself, and keeps its cause
 
 
 def _also(error: Exception, root: type[Exception]) -> Exception:
-    """The error as an instance of ``root``, too. It is made without ``__init__``, whose arguments are not known any more."""
+    """The error as an instance of ``root``, too. Made without ``__init__``, whose arguments are no longer known."""
     of = type(error)
     kind: Any = type(of.__name__, (of, root), {"__module__": of.__module__, "__doc__": of.__doc__})
     made: Any = kind.__new__(kind, *error.args)
@@ -200,17 +201,17 @@ _NAMELESS = "a call did not name its tool, so nothing ran; call the tool again, 
 
 
 class TapSettings(msgspec.Struct, frozen=True):
-    """``stream_arguments`` asks providers for streamed arguments that they send only on request. ``bedrock_beta`` asks
-    Claude on Bedrock, too: there it takes a beta for the whole request, which some models refuse.
+    """``stream_arguments`` asks providers for streamed arguments that they send only on request. ``bedrock_beta`` also asks
+    Claude on Bedrock: there it takes a beta for the whole request, which some models refuse.
 
     ``first_byte`` and ``idle`` are seconds after which a streamed answer that has not begun, or does not continue, ends
     with the HTTP library's ReadTimeout; None leaves it to the settings of the Callstream. ``ask_again``: how often the model
-    is asked again that wrote nothing but calls which cannot run; None leaves it to those settings, too.
-    ``hosted``: the client is that of a model whose host says which requests are those of its agents; all others are the
-    host's own, such as a summary of its history: they are nobody's words, and never shown.
+    is asked again if it wrote nothing but calls that cannot run; None leaves it to those settings, too.
+    ``hosted``: the client belongs to a model whose host says which requests come from its agents; all others are the host's
+    own, such as a summary of its history, and their answers are attributed to no one and never shown.
     ``repair_gemini_signatures`` puts thought signatures back into a history that lost them; hosts do that themselves.
-    ``joins_text``: text and reasoning reach the SDK by the passage, for programs that do not read them as they are written.
-    ``text_filter`` decides what of them is journaled and shown; the SDK gets all.
+    ``joins_text``: text and reasoning reach the SDK passage by passage, for programs that do not read them as they are
+    written. ``text_filter`` decides which of that text is journaled and shown; the SDK gets all of it.
     """
 
     wire: str | None = None
@@ -236,11 +237,11 @@ _REDIRECTS = 300
 
 
 class Exchange(NamedTuple):
-    """A request of the SDK: what it asked of which provider, where its answer belongs, and what it said.
+    """A request of the SDK: what it asked which provider, where its answer belongs, and what it said.
 
-    ``noted``: what it was made to tell the model in notes. ``rest_of``: the reading that its answer goes on with.
-    ``coming``: its response, where that is kept. ``often``: how often the model may be asked again; None leaves it to the
-    program what becomes of an answer in which there is nothing but refused calls.
+    ``noted``: the refusals that notes in it explain to the model. ``rest_of``: the reading that its answer continues.
+    ``coming``: its response, where that is kept. ``often``: how often the model may be asked again; None leaves an answer
+    with nothing but refused calls to the program.
     """
 
     provider: Provider
@@ -253,14 +254,14 @@ class Exchange(NamedTuple):
     often: int | None = None
 
     def check_unread(self, status: int, what: str) -> None:
-        """An answer is to pass without being read. Errors and redirects may: no model speaks in them."""
+        """An answer is about to pass unread. Errors and redirects may: there is no model output in them."""
         run = self.place.run
         if run is not None and run.must_judge and status < _REDIRECTS:
             raise unjudged(f"it has {what}")
 
 
 class Tapping:
-    """Reads exchanges by the settings of one client, into the runs that they belong to."""
+    """Reads exchanges with the settings of one client, into the runs that they belong to."""
 
     def __init__(self, engine: RunEngine, implicit: ImplicitRuns, settings: TapSettings, lone: LoneReasoning) -> None:
         if settings.wire is not None and settings.wire not in WIRES:
@@ -271,8 +272,8 @@ class Tapping:
         self.settings = settings
         self._implicit = implicit
         self.lone = lone
-        """The reasoning that no request must bring back."""
-        self._paused: dict[str, Reading] = {}  # by what the request for the rest brings
+        """The reasoning that no request may bring back."""
+        self._paused: dict[str, Reading] = {}  # by what the request for the rest carries
 
     async def receive(self, provider: Provider, asked: Request, place: Place) -> Exchange:
         """Records what a request says, before it is sent."""
@@ -289,7 +290,7 @@ class Tapping:
         return Exchange(provider, asked, place, said, [])
 
     async def kept(self, provider: Provider, asked: Request, place: Place) -> KeptTurn | Coming | None:
-        """The answer that an earlier attempt of the run got; the one to come; None if the run keeps none."""
+        """The answer that an earlier attempt of the run got, or the one to come; None if the run keeps none."""
         run, model_call = place.run, place.model_call
         if run is None or run.keeping is None:
             return None
@@ -297,7 +298,7 @@ class Tapping:
         if why := self._spoils(declared, run.keeping, model_call):
             await run.keeping.give_up(why)
             return None
-        # What a tool asks is the tool's: it is not asked again where the tool does not run again.
+        # A request that a tool makes belongs to the tool: it is not made again where the tool does not run again.
         within = current_call()
         author = None if within is None else f"call {within.call_id}"
         author = author if model_call is None else model_call.author
@@ -321,13 +322,13 @@ class Tapping:
             return "an answer may be changed before it is shown, or is not read for an agent"
         own = [] if model_call is not None else [name for name in declared if self.engine.find_tool(name) is None]
         unknown = [name for name in own if name not in keeping.elsewhere]
-        return f"tool {unknown[0]} was not given to Callstream, so nobody knows whether it has run" if unknown else None
+        return f"tool {unknown[0]} was not given to Callstream, so whether it has run is unknown" if unknown else None
 
     def tell(self, exchange: Exchange) -> Told:
-        """The request, telling why calls that never reached the program did not run, with what earlier ones have told.
+        """The request, explaining to the model why calls that never reached the program did not run.
 
         A call that the program never got is written back beside the calls of the same response, in every request that has
-        those; else there is a note, once. A request for the rest of an answer says what the one before said.
+        those; otherwise it gets a note, once. A request for the rest of an answer repeats the notes of the one before.
         """
         provider, request, run = exchange.provider, exchange.asked, exchange.place.run
         refusals = exchange.noted if exchange.rest_of is not None else _untold(provider, request, exchange.place)
@@ -346,7 +347,7 @@ class Tapping:
         return Told(noted or request, run, restored, told)
 
     async def begin(self, exchange: Exchange, answer: Any = None) -> Reading:
-        """The reading of the answer, in a run of its own where there is none. ``answer``: its head, where it may be kept."""
+        """The reading of the answer, in a run of its own if there is none. ``answer``: its head, where it may be kept."""
         run = exchange.place.run
         if exchange.rest_of is not None and exchange.rest_of.goes_on_in(run):
             if run is not None and run.keeping is not None:
@@ -364,7 +365,7 @@ class Tapping:
         return reading
 
     def keep(self, paused: Reading, token: str) -> None:
-        """A reading that goes on with the answer to a request that brings this."""
+        """Keeps a paused reading: it continues with the answer to a request that carries this token."""
         self._paused = {each: reading for each, reading in self._paused.items() if reading.is_paused}
         self._paused[token] = paused
 
@@ -380,7 +381,7 @@ class Tapping:
                 return self.engine.knows
 
     def asks(self, model_call: ModelCall | None) -> Asks:
-        """Of which tools the provider is asked to stream the arguments: only where their calls reach the SDK whole."""
+        """For which tools the provider is asked to stream arguments: only those whose calls reach the SDK whole."""
         collapses = self.collapses(model_call)
         may_stream: Asks = self.engine.streams
         if model_call is not None and model_call.streams is not None:
@@ -418,18 +419,18 @@ class Reading:
         self._offered = offered if self._touches else ()
         self._collapses: Callable[[str], bool] = lambda name: collapses(name) or self._is_invented(name)
         self._refuses = model_call.refuses
-        # Text that is not read above while it is written reaches the SDK by the passage.
+        # Text that the program does not read while it is written reaches the SDK passage by passage.
         own, common = model_call.joins_text, tapping.settings.joins_text
         self._joins_text = common if own is None else own
         self._forwards_rejected = self._refuses or run.rejected == "forward"
         self._own_tools = model_call.tools
         self.says = run.rejected == "say" and not self._refuses and exchange.provider.joint is not None
-        """Whether the SDK gets a sentence in the place of calls that it does not get."""
+        """Whether the SDK gets a sentence instead of calls that are withheld from it."""
         self.drops_rejected = self.says or (run.rejected == "ask" and not self._refuses)
         """Whether calls that hooks reject are kept from the SDK."""
         is_hosted = exchange.place.model_call is not None
         self.may_ask = self._touches and not is_hosted and run.rejected not in ("forward", "say")
-        """Whether the tap is to tell the model of refused calls. Hosts do that, and programs that have them forwarded."""
+        """Whether the tap has to tell the model about refused calls. Hosts, and programs that get them forwarded, do so."""
         self._response = run.response(
             exchange.provider.wire,
             tools=self._tools,
@@ -447,7 +448,7 @@ class Reading:
         self.asked.drop_fields()
 
     def keep_as(self, response_id: str, answer: Any) -> None:
-        """The answer is kept under that id, as the SDK gets it."""
+        """Keeps the answer under that id, as the SDK gets it."""
         self._response.response_id = response_id
         is_kept_there = self.provider.kept_at(self.asked, "") is not None
         is_events = answer.headers.get("content-type", "").startswith("text/event-stream")
@@ -463,9 +464,9 @@ class Reading:
         return bool(self._offered) and name not in self._offered
 
     def _check(self, name: str, args_json: str) -> tuple[DiscardReason, str] | None:
-        """Why a call must not reach the SDK, though it is whole."""
+        """Why a call must not reach the SDK, although it is whole."""
         if self.says:
-            return None  # what fits is the program's to say: it gets what it is allowed as it came
+            return None  # whether arguments fit is for the program to judge: it gets allowed calls as they came
         if self.drops_rejected and self._is_invented(name):
             return "rejected", absence(name, self._offered)
         schema, tool = self._tools.get(name), self._own_tools.get(name) or self._tapping.engine.find_tool(name)
@@ -474,7 +475,7 @@ class Reading:
         if tool is not None and tool.check == "stream":
             check = tool.arguments.stream_check()
             if check.feed(args_json):
-                return check.refusal  # as the run has found by itself
+                return check.refusal  # the run has come to the same result by itself
         args = json.loads(args_json)
         if not isinstance(args, dict | None):
             return "malformed", "the arguments are not an object"
@@ -493,7 +494,7 @@ class Reading:
         return self._response.is_paused and self.run.outcome is None
 
     def goes_on_in(self, run: Run | None) -> bool:
-        """Whether it is read on for a request of that run, or of none."""
+        """Whether reading continues for a request of that run (None: outside any)."""
         is_its_own = run is self.run or (run is None and self._on_end is not None)
         return self.is_paused and is_its_own and self.run.loop is asyncio.get_running_loop()
 
@@ -511,13 +512,13 @@ class Reading:
 
     @property
     def has_refused(self) -> bool:
-        """Whether a call of the answer was refused, as far as it was read."""
+        """Whether a call of the answer was refused, as far as the answer has been read."""
         if not self._response.call_ids or self._response.nameless:
             return bool(self._response.nameless)
         return any(call.state is CallState.DISCARDED and self._collapses(call.name) for call in self._calls())
 
     def refused(self) -> list[Refusal]:
-        """Why the program gets none of the answer's calls; empty if it gets one, if there are none, or if it is told."""
+        """Why the program gets none of the answer's calls; empty if it gets one, if there are none, or if others tell it."""
         if not self.may_ask or self.is_paused or self._response.finish_reason in self.provider.goes_on:
             return []
         if not all(self._collapses(call.name) for call in self._calls()):
@@ -531,18 +532,18 @@ class Reading:
 
     @property
     def wants_another(self) -> bool:
-        """Whether the program gets nothing to act on, as far as the answer was read, and the model is to be asked again."""
+        """Whether the program gets nothing to act on, as far as the answer has been read, and the model is asked again."""
         return self.often is not None and bool(self.refused())
 
     def _calls(self) -> list[Call]:
-        """Those of the answer, as far as it was read."""
+        """The calls of the answer, as far as it has been read."""
         mine = set(self._response.call_ids.values())
         return [call for call in self.run.calls if call.call_id in mine]
 
     def is_lost(self) -> bool:
-        """Whether none of the answer's calls can run, and the rest of it is not wanted then.
+        """Whether none of the answer's calls can run, and the rest of the answer is not wanted in that case.
 
-        Where the program gets a sentence in the place of calls, it has those that were whole before.
+        Where the program gets a sentence instead of calls, it still has the calls that were whole before.
         """
         run = self.run
         refused = [] if self._response.is_over else self._withheld() if self.says else self.refused()
@@ -555,7 +556,7 @@ class Reading:
         return self.run.tool_use.withheld(self._response.call_ids.values())
 
     def said(self) -> Saying | None:
-        """What is said in the place of calls that were withheld; None if there are none, or if it is not wanted."""
+        """What is said instead of calls that were withheld; None if there are none, or if it is not wanted."""
         mine = self._response.call_ids.values()
         withheld = self.run.tool_use.withheld(mine) if self.says and not self.is_paused else []
         if not withheld:
@@ -570,7 +571,7 @@ class Reading:
         return CallRejected(refused.call_id, "", refused.text, reason=refused.reason)
 
     def joint(self, content_type: str) -> Joint | None:
-        """What makes one streamed answer of this and another; None where the wire has none, or does not send events."""
+        """Joins this streamed answer and another; None if the wire has no joint, or the answer is not a stream of events."""
         kind = self.provider.joint
         return None if kind is None or not content_type.lower().startswith("text/event-stream") else kind()
 
@@ -580,7 +581,7 @@ class Reading:
             self.run.claims.mark_delivered(self._response.call_ids.values())
 
     async def tell_end(self, error: BaseException | None) -> None:
-        """All that belongs to the answer was read. May be called twice."""
+        """Everything that belongs to the answer has been read. May be called twice."""
         token = self._response.decoder.continuation
         if self.is_paused and token is not None:
             self.run.unfinished[token] = self._response
@@ -595,7 +596,7 @@ class Reading:
     ) -> TappedBody:
         """A streamed answer, read by a task of its own from now on.
 
-        ``on_end`` is called at the end in place of the answer's run.
+        ``on_end`` is called at the end instead of ``tell_end``.
         """
         if self._collapser is None:
             self._collapser = self.provider.collapser(
@@ -621,7 +622,7 @@ class Reading:
     async def whole(self, source: Any, close_source: Callable[[], Awaitable[None]]) -> bytes:
         """An answer that was not streamed. It is forwarded when its calls are recorded and their hooks have settled.
 
-        Its end is not told where another answer is to follow.
+        ``tell_end`` is not called if another answer follows.
         """
         error: BaseException | None = None
         try:
@@ -650,7 +651,7 @@ class Reading:
             events = []
         if self._may_collapse:
             events = discard_invalid(events, self._collapses, self._check)
-        # A host gets it as it is.
+        # A host gets the answer as it is.
         await self._response.record(events if self._kept is None else [*events, self._kept.whole(body)])
         for place, event in enumerate(events) if not self._refuses else ():
             if isinstance(event, CallCompleted):
@@ -679,7 +680,7 @@ class Reading:
 
 
 def _untold(provider: Provider, request: Request, place: Place) -> list[Refusal]:
-    """What nothing else tells the model: why calls that never reached the program did not run.
+    """Why calls that never reached the program did not run, as far as the model has not been told yet.
 
     Hosts tell the model themselves, and so do programs that have rejected calls forwarded.
     """
@@ -690,7 +691,7 @@ def _untold(provider: Provider, request: Request, place: Place) -> list[Refusal]
 
 
 class Told(NamedTuple):
-    """A request that tells of refusals in a run: of calls that were written back into it, and in notes."""
+    """A request that explains the refusals of a run, in calls that were written back into it and in notes."""
 
     request: Request
     run: Run | None
@@ -706,10 +707,10 @@ class Told(NamedTuple):
 
 def _said(provider: Provider, asked: Request) -> list[RequestEvent]:
     if not asked.body:
-        return []  # a stream that is taken up again
+        return []  # a stream that is resumed
     try:
         return provider.results_in(asked.body)
     except WireError as error:
-        # A request that cannot be read is the provider's to refuse.
+        # A request that cannot be read is for the provider to refuse.
         logger.warning("could not read a request: %s", error)
         return []

@@ -1,11 +1,11 @@
-"""The tap's own HTTP/1.1: a connection to a provider on an asyncio protocol, and the transport that has a pool of them.
+"""The tap's own HTTP/1.1: a connection to a provider on an asyncio protocol, and the transport with a pool of them.
 
 h11 writes the requests and reads the heads of the answers, and ``BodyReader`` reads the bodies. So a delta costs one
 callback and one wake-up, where httpx's own connections go through three libraries. Whatever fails is raised as the HTTP
 library's own error.
 
-HTTP/1.1 has nothing that says to which request an answer belongs, except that it comes after it. So what comes before a
-request was written is never read as its answer: the connection is closed instead.
+HTTP/1.1 does not say which request an answer belongs to, except that the answer comes after it. So bytes that come before a
+request was written are never read as its answer: the connection is closed instead.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from callstream.waits import Alarm, Flag
 
 # -- the body of a response: which bytes are its content, and where it ends (RFC 9112, sections 6 and 7) ---------------
 # h11 decides, with one shortcut. A model's delta is usually one chunk and one read, for which h11 takes about 40 µs and the
-# code below 1 µs. Plain chunks change nothing in what h11 knows: between two chunks it has no memory of those before. So
-# they are cut here, and from the first bytes on that are anything else (an extension, the last chunk and its trailers,
-# whatever is wrong) h11 reads all of the body.
+# code below 1 µs. Plain chunks do not change h11's state: between two chunks it remembers nothing of those before. So they
+# are cut here, and from the first bytes that are anything else (an extension, the last chunk and its trailers, an error)
+# h11 reads the whole rest of the body.
 
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
@@ -40,26 +40,26 @@ _LINE_END: Final = b"\r\n"
 
 
 class BodyReader:
-    """Is fed what comes after the head, which ``http`` has read."""
+    """Is fed the bytes after the head, which ``http`` has read."""
 
     def __init__(self, http: h11.Connection, *, is_chunked: bool) -> None:
         self.is_complete = False
         self.has_ended = False
-        """No more of it comes: it is complete, or there is an ``error``."""
+        """No more of the body comes: it is complete, or there is an ``error``."""
         self.error: h11.RemoteProtocolError | None = None
-        """The body is not what its head says. What came before is content all the same."""
+        """Why the body is not what its head says. Whatever came before the error still is content."""
         self._http = http
         self._is_plain = is_chunked and not http.trailing_data[0]
-        self._size = b""  # the beginning of one
-        self._left = 0  # bytes of the chunk, with the line end after it
+        self._size = b""  # the beginning of a chunk's size
+        self._left = 0  # bytes still to come of the chunk and the line end after it
 
     @property
     def is_reusable(self) -> bool:
-        """Whether the next exchange may follow on the connection: both sides have said all, and nothing is left over."""
+        """Whether the connection can have another exchange: both sides are done, and no bytes are left over."""
         return self._http.our_state is self._http.their_state is h11.DONE and not self._http.trailing_data[0]
 
     def begin(self, begun: bytes) -> bytes:
-        """The content of what came with the head, beside what h11 has of it."""
+        """The content that came together with the head. ``begun`` is the part of it that h11 does not have."""
         if self._is_plain:
             return self.feed(begun) if begun else b""
         if begun:
@@ -67,7 +67,7 @@ class BodyReader:
         return self._read_events()
 
     def feed(self, data: bytes) -> bytes:
-        """The content of ``data``, which has something in it."""
+        """The content of ``data``, which is not empty."""
         if not self._is_plain:
             self._http.receive_data(data)
             return self._read_events()
@@ -81,7 +81,7 @@ class BodyReader:
         return self._read_chunks(data)
 
     def end(self) -> bytes:
-        """The connection has ended, and the body with it, or too early."""
+        """The connection has ended, either at the end of the body or too early."""
         if self._size:
             self._http.receive_data(self._size)
         self._http.receive_data(b"")
@@ -131,16 +131,16 @@ class BodyReader:
 
 
 Timeouts: TypeAlias = Mapping[str, float | None]
-"""Seconds, as httpx puts them into a request: connect, read, write and pool."""
+"""In seconds, as httpx puts them into a request: connect, read, write and pool."""
 _Address: TypeAlias = tuple[Any, ...]
-"""As getaddrinfo has it."""
+"""As returned by getaddrinfo."""
 _MAX_HEAD: Final = 100 * 1024
 _MAX_BUFFERED: Final = 256 * 1024
 _WRITE_AT_ONCE: Final = 64 * 1024
 _NEXT_ADDRESS: Final = 0.25
 """Seconds after which the next address is tried too (RFC 8305)."""
 _NO_HANDSHAKE_LIMIT: Final = 24 * 3600.0
-"""Seconds. The limit is the request's, and asyncio's own of a minute is not."""
+"""In seconds. The request's own limit counts, not asyncio's of one minute."""
 _HEAD_END: Final = b"\r\n\r\n"
 _WITHOUT_BODY: Final = (204, 304)
 
@@ -159,7 +159,7 @@ class _Head(NamedTuple):
     extensions: dict[str, Any]
     body: BodyReader
     begun: bytes
-    """What has come of the body."""
+    """The part of the body that has come already."""
 
 
 class Connection(asyncio.Protocol):
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
         self.has_ended = False
         """The provider sends nothing more."""
         self.announce: Callable[[], object] | None = None
-        """Called when something has come to be taken, in place of ending the ``wait``."""
+        """Called when there are bytes to take, instead of ending the ``wait``."""
         self._library = library
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_idle:  # nothing was asked
+        if self.is_idle:  # no request was sent
             self.abort()
             return
         self._unread.append(data)
@@ -232,14 +232,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that came was read, and more may come."""
+        """Whether everything that came has been read, and more may come."""
         return not self._unread and not self.has_ended
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing else is under way either, so that whatever comes from now on was asked for.
+        """Whether nothing else is on its way either, so that anything that comes from now on answers the next request.
 
-        The socket is asked: an event loop that was kept busy has not seen what came meanwhile.
+        The socket is asked: an event loop that was kept busy has not seen the latest bytes.
         """
         return self.is_drained and not self._is_resuming and not _is_readable(self.transport)
 
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         )
 
     async def wait(self) -> None:
-        """Waits until something has come, unless that is announced; until all has, or ``wake`` is called."""
+        """Waits for bytes (unless these are announced), for the end of the connection, or for a call of ``wake``."""
         if self._unread or self.has_ended:
             return
         self._waiter = self._loop.create_future()
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def take(self) -> bytes:
-        """What has come; nothing if there is nothing now."""
+        """The bytes that have come, if any."""
         data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
         self._unread.clear()
         self._unread_bytes = 0
@@ -292,12 +292,12 @@ class Connection(asyncio.Protocol):
         return data
 
     def raise_error(self) -> None:
-        """Raises what has broken the connection, if anything did."""
+        """Raises the error that broke the connection, if any."""
         if self._error is not None:
             raise self._library.ReadError(str(self._error)) from self._error
 
     def get_extra_info(self, name: str) -> Any:
-        """What httpx's users ask of the extension ``network_stream``."""
+        """What users of httpx ask the extension ``network_stream`` for."""
         if name == "is_readable":
             return _is_readable(self.transport)
         known = {"client_addr": "sockname", "server_addr": "peername"}
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
     async def _request(self, http: h11.Connection, request: Any) -> AsyncIterator[bytes]:
         """The bytes of a request, with its head and a short body in one piece.
 
-        A body that has to be awaited comes after its head: until that is written, an answer would be to nothing.
+        A body that has to be awaited comes after its head: until the head is written, there is nothing to answer.
         """
         with self._mapping(h11.LocalProtocolError):
             head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
@@ -333,7 +333,7 @@ class Connection(asyncio.Protocol):
             yield ready + (http.send(h11.EndOfMessage()) or b"")
 
     async def _write(self, data: bytes, seconds: float | None) -> None:
-        """A provider may answer and close before it has read all: then the answer counts, so this is no error."""
+        """A provider may answer and close before it has read everything: the answer counts, so this is not an error."""
         if self.has_ended:
             return
         self.transport.write(data)
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
                 raise self._library.WriteTimeout(f"could not send for {seconds} seconds") from None
 
     async def _read_head(self, http: h11.Connection) -> tuple[h11.Response, bytes]:
-        """The head, and what has come after it. Provisional answers (1xx) are dropped."""
+        """The head, and the bytes that have come after it. Provisional answers (1xx) are dropped."""
         begun = b""
         while True:
             with self._mapping(h11.RemoteProtocolError):
@@ -362,10 +362,10 @@ class Connection(asyncio.Protocol):
             elif isinstance(event, h11.Response):
                 return event, begun
             else:
-                await asyncio.sleep(0)  # thousands may have come at once, and others want the event loop too
+                await asyncio.sleep(0)  # thousands may have come at once, and other tasks need the event loop too
 
     def _resume(self) -> None:
-        """Reads again. A TLS transport then delivers what it has decrypted, one turn of the event loop later."""
+        """Resumes reading. A TLS transport delivers what it has decrypted one turn of the event loop later."""
         self._is_paused = False
         self._is_resuming = True
         self.transport.resume_reading()
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
         self._is_resuming = False
 
     def _time_out(self) -> None:
-        """The time counts from the last ``take``, which leaves the alarm alone. What was not taken yet is no silence."""
+        """Time counts from the last ``take``, which does not reset the alarm. Untaken bytes mean it is not silent."""
         if self._waiter is None or self._waiter.done() or self._seconds is None:
             return
         left = self._seconds if self._unread else self._taken_at + self._seconds - self._loop.time()
@@ -386,7 +386,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def _mapping(self, kind: type[Exception]) -> Iterator[None]:
-        """An error of h11 is raised as the library's own, which has the same name."""
+        """Raises an error of h11 as the library's own error of the same name."""
         try:
             yield
         except kind as error:
@@ -409,7 +409,7 @@ def _is_readable(transport: asyncio.Transport) -> bool:
 async def connect(
     library: ModuleType, origin: _Origin, context: ssl.SSLContext | None, seconds: float | None
 ) -> Connection:
-    """A new connection, by whichever address of the host answers first."""
+    """A new connection, to whichever address of the host answers first."""
     loop = asyncio.get_running_loop()
     connection = Connection(library, origin)
     try:
@@ -425,7 +425,7 @@ async def connect(
                     ssl_handshake_timeout=_NO_HANDSHAKE_LIMIT if context else None,
                 )
         except BaseException:
-            if type(loop).__module__ == "uvloop":  # it has closed the descriptor, which may be another's by now
+            if type(loop).__module__ == "uvloop":  # it has closed the descriptor, whose number may be in use again
                 opened.detach()
             else:
                 opened.close()
@@ -438,7 +438,7 @@ async def connect(
 
 
 async def _open_socket(host: str, port: int) -> socket.socket:
-    """Connects to the addresses of a host one after the other, without waiting long for the one before."""
+    """Tries the addresses of a host one after the other, without waiting long for each."""
     found = await asyncio.get_running_loop().getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
     untried = iter(_interleave(found))
     trying: set[asyncio.Task[socket.socket]] = set()
@@ -465,7 +465,7 @@ async def _open_socket(host: str, port: int) -> socket.socket:
 
 
 def _interleave(addresses: Sequence[_Address]) -> list[_Address]:
-    """One family after the other in turn: one of them may be unreachable as a whole."""
+    """Alternates between address families, since a whole family may be unreachable."""
     families: dict[Any, list[_Address]] = {}
     for address in addresses:
         families.setdefault(address[0], []).append(address)
@@ -493,12 +493,12 @@ def _close_unwanted(task: asyncio.Task[socket.socket]) -> None:
 
 # The tap's own transport for plain HTTP/1.1, and the pool of its connections.
 #
-# A delta of a model is mostly a read of its own, and httpx's way for a read, through httpcore, anyio and h11, costs more
-# than all that the tap does with it. This transport does the same in less. Where it does not apply (proxies, HTTP/2,
+# A model's delta is mostly a read of its own, and the path of a read through httpx, httpcore, anyio and h11 costs more than
+# everything that the tap does with it. This transport does the same for less. Where it does not apply (proxies, HTTP/2,
 # extensions such as ``trace``), ``library`` uses the library's own transport.
 
 _PORTS: Final = {"http": 80, "https": 443}
-# httpx's own limits where none are given.
+# httpx's own defaults.
 _MAX_CONNECTIONS: Final = 100
 _MAX_KEEPALIVE: Final = 20
 _KEEPALIVE_EXPIRY: Final = 5.0
@@ -506,7 +506,7 @@ _UNLIMITED: Final = 2**31
 
 
 class DirectTransport:
-    """For one event loop. ``options`` are those of the library's AsyncHTTPTransport."""
+    """Belongs to one event loop. ``options`` are those of the library's AsyncHTTPTransport."""
 
     def __init__(self, library: ModuleType, options: Mapping[str, Any]) -> None:
         limits = options.get("limits") or library.Limits(
@@ -521,7 +521,7 @@ class DirectTransport:
         most_idle = limits.max_keepalive_connections
         self._max_idle = _UNLIMITED if most_idle is None else most_idle
         self._expiry: float | None = limits.keepalive_expiry
-        self._idle: deque[Connection] = deque()  # the one that has been idle for longest first
+        self._idle: deque[Connection] = deque()  # the one that has been idle longest first
         self._used: set[Connection] = set()
         self._closing: set[Connection] = set()
         self._turns = asyncio.Semaphore(self._max_connections)
@@ -607,7 +607,7 @@ class DirectTransport:
         self._idle = kept
 
     def _close(self, connection: Connection) -> None:
-        """It takes another turn of the event loop until the socket is closed; ``aclose`` waits for it."""
+        """The socket is only closed one turn of the event loop later; ``aclose`` waits for that."""
         self._closing.add(connection)
         connection.on_lost(self._closing.discard)
         connection.abort()
@@ -621,7 +621,7 @@ class DirectTransport:
 
 
 class DirectStream:
-    """The body of an answer. When it has been read its connection can be used again; before, it is closed."""
+    """The body of an answer. Once it has been read its connection can be reused; if it is left before, that is closed."""
 
     def __init__(self, transport: DirectTransport, connection: Connection, head: _Head) -> None:
         self._transport = transport
@@ -637,7 +637,7 @@ class DirectStream:
 
     def take(self) -> bytes:
         """See ``Announcing``."""
-        # What has come after its end is nothing of it.
+        # Bytes after the end of the body are not part of it.
         data = b"" if self._body.has_ended else self._connection.take()
         content = self._body.feed(data) if data else b""
         if self._body.has_ended:
@@ -645,7 +645,7 @@ class DirectStream:
         return content
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        # No local variable has what came: this frame stands for as long as the stream, and bytes may never come by it.
+        # No local variable may keep bytes: this frame lives as long as the stream, and new bytes may never come through it.
         body, connection = self._body, self._connection
         try:
             if content := body.begin(self._begun):
@@ -666,7 +666,7 @@ class DirectStream:
             self._end()
 
     def _last(self) -> bytes:
-        """What there is left where nothing more comes."""
+        """The last content, once the connection brings nothing more."""
         if self._body.has_ended or not self._connection.has_ended:
             return b""
         self._connection.raise_error()
@@ -686,6 +686,6 @@ class DirectStream:
 @cache
 def _stream_class(library: ModuleType) -> Any:
     class _LibraryStream(DirectStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
-        """What the library takes for a stream of its own."""
+        """What the library accepts as a stream of its own."""
 
     return _LibraryStream

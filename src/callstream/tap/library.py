@@ -1,4 +1,4 @@
-"""What the tap needs of the library that a request belongs to, httpx or httpx2: pools of connections, and bodies to read."""
+"""What the tap needs from the library that a request belongs to, httpx or httpx2: connection pools, and bodies to read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from callstream.tap.again import AskingBody
 from callstream.tap.body import TappedBody
 
 _Transports: TypeAlias = dict[tuple[str, str | None, bool], Any]
-"""By the library, the proxy, and whether they are the tap's own."""
+"""By library, proxy, and whether they are the tap's own."""
 _CORES = {"httpx": "httpcore", "httpx2": "httpcore2"}
 
 
@@ -34,23 +34,23 @@ def library_of(request: Any) -> ModuleType:
 def load_core(library: ModuleType) -> None:
     """Imports what the library's own transports import.
 
-    SDKs name errors of those packages when a stream is closed, and one that was left open is closed when the program ends:
-    then nothing can be imported any more.
+    SDKs refer to errors of those packages when a stream is closed, and a stream that was left open is closed when the
+    program ends: by then nothing can be imported.
     """
     importlib.import_module(_CORES[library.__name__])
 
 
 # -- connection pools: one for each running event loop, library and proxy ---------------------------------------------
 # A pool belongs to the loop that opened its connections, so each loop gets its own. Requests of sync clients that the tap
-# reads are sent from an event loop too; what it does not read goes through the library's own sync pools. The environment's
-# proxies count, as they would without a transport of one's own. Async requests of plain HTTP/1.1 have transports of the
-# tap's own, which cost less; see ``http1``.
+# reads are sent from an event loop too; those that it does not read go through the library's own sync pools. The
+# environment's proxies apply, as they would without a custom transport. Plain async HTTP/1.1 requests use the tap's own
+# transport, which costs less; see ``http1``.
 
 
 class Pools:
     """Makes transports as they are needed. ``options`` are those of the library's own transports.
 
-    While some are open, ``in_use`` has these pools, for clients that are never closed.
+    While any transport is open, ``in_use`` holds these pools, so that those of clients never closed can be closed too.
     """
 
     def __init__(self, options: dict[str, Any], *, in_use: set[Pools] | None = None) -> None:
@@ -122,10 +122,10 @@ class Pools:
 
 
 def _is_exempt(url: Any, entry: str) -> bool:
-    """Whether an entry of NO_PROXY is for this URL, by the rules that httpx has for clients without a transport.
+    """Whether an entry of NO_PROXY covers this URL, by the rules that httpx applies for clients without a transport.
 
-    A name is for its subdomains too, one with a dot before it for these alone. Addresses and ranges of them (which are
-    httpx2's), ``localhost`` and names with a scheme are only for themselves.
+    A name covers its subdomains too, one with a leading dot only these. Addresses and address ranges (which only httpx2
+    has), ``localhost`` and names with a scheme cover only themselves.
     """
     if entry in ("", "*"):
         return bool(entry)
@@ -152,7 +152,7 @@ def _network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 
 
 def _is_plain(request: Any) -> bool:
-    """Whether a request needs nothing that only the library's own transport does."""
+    """Whether a request needs nothing that only the library's own transport can do."""
     return (
         request.url.scheme in ("http", "https")
         and request.method != "CONNECT"
@@ -168,11 +168,11 @@ def _direct(library: ModuleType, options: dict[str, Any]) -> Any:
 
 
 # -- bodies: one kind of stream, for async and for sync clients ----------------------------------------------------------
-# A sync client reads in any thread. Each step is done on the event loop of the body, which another thread runs.
+# A sync client reads in any thread. Each step runs on the event loop of the body, in another thread.
 
 
 class Body(Protocol):
-    """``reader`` stays in use until all is read."""
+    """``reader`` is referenced until everything has been read."""
 
     def chunks(self, reader: object) -> AsyncIterator[bytes]: ...
 
@@ -180,7 +180,7 @@ class Body(Protocol):
 
 
 class PassedBody:
-    """A body that is passed on as it is: the beginning that was read already, and the rest."""
+    """A body that is passed on as it is: the beginning that has been read already, and the rest."""
 
     def __init__(
         self, rest: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], beginning: bytes = b""
@@ -200,12 +200,12 @@ class PassedBody:
 
 
 def stream_of(library: ModuleType, body: Body) -> Any:
-    """The body as a stream of the library, made on the loop of the body."""
+    """The body as a stream of the library. To be called on the loop of the body."""
     return _stream_class(library)(body)
 
 
 class BodyStream:
-    """What reads a body, async or in any thread. Made on the loop of the body."""
+    """Reads a body, async or in any thread. Made on the loop of the body."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
@@ -229,12 +229,12 @@ class BodyStream:
         await self._body.aclose()
 
     def _is_closed(self) -> None:
-        """Whatever held the body for the case that it is never closed need not hold it any more."""
+        """The finalizer for a body that is never closed is no longer needed."""
         if self._abandoned is not None:
             self._abandoned.detach()
 
     def __iter__(self) -> Iterator[bytes]:
-        # Not a generator: one that is not read to its end would be closed wherever garbage is collected, and wait there.
+        # Not a generator: one not read to its end would be closed wherever garbage happens to be collected, and block there.
         return iter(partial(run_in, self._loop, partial(_next, self._body.chunks(self))), None)
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class BodyStream:
 @cache
 def _stream_class(library: ModuleType) -> Any:
     class _LibraryBodyStream(BodyStream, library.AsyncByteStream, library.SyncByteStream):  # type: ignore[misc, name-defined]
-        """What the library takes for a stream of its own."""
+        """What the library accepts as a stream of its own."""
 
     return _LibraryBodyStream
 
@@ -255,13 +255,13 @@ async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)
 
 
-# -- content codings: the tap asks for none, and has what comes anyway decoded by the HTTP library -----------------------
-# One read may hold a thousand times its size then. That is bearable, because a provider is no attacker; what is held of a
-# stream and of a whole answer is limited after decoding (``Limits``).
+# -- content codings: the tap asks for none, and has any that come anyway decoded by the HTTP library --------------------
+# A decoded read may be a thousand times its encoded size. That is acceptable, because a provider is not an attacker; the
+# number of bytes held of a stream or a whole answer is limited after decoding (``Limits``).
 
 
 def codings_in(header: str) -> list[str]:
-    """What a Content-Encoding names, in lower case; ``identity`` is nothing to be undone."""
+    """The codings that a Content-Encoding names, in lower case, without ``identity``."""
     named = [coding.strip().lower() for coding in header.split(",")]
     return [coding for coding in named if coding not in ("", "identity")]
 
@@ -279,7 +279,7 @@ def decoded(answer: Any, stream: Any) -> AsyncIterator[bytes]:
 
 
 async def _from_two_bytes(stream: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The first piece has two bytes at least: by these httpx distinguishes zlib's deflate from raw deflate."""
+    """Makes the first piece at least two bytes long: by these httpx distinguishes zlib's deflate from raw deflate."""
     first: bytes | None = b""
     async for data in stream:
         if first is not None:
@@ -309,15 +309,15 @@ def _coding_of(answer: Any) -> dict[str, str]:
 
 @cache
 def _codings_of(library: ModuleType) -> set[str]:
-    """What the library can decode depends on the packages that are installed; a client says it with each request."""
+    """What the library can decode depends on installed packages; its clients list it in each request."""
     client = library.Client(transport=library.MockTransport(lambda request: None), trust_env=False)
     return set(codings_in(client.headers["accept-encoding"]))
 
 
 # -- a sync transport that a program wants wrapped, used from an event loop: in a thread for each request ----------------
-# All that is done for one request is done by its thread, one thing after another. A thread that waits for bytes cannot be
-# cancelled. So to close a response that is being read, its socket is shut down; where the transport shows no socket, or
-# shares it (HTTP/2), the response is closed as soon as the wait is over, and that is not waited for.
+# Everything for one request runs in its thread, one step after another. A thread that waits for bytes cannot be cancelled.
+# So to close a response that is being read, its socket is shut down; where the transport does not expose the socket, or
+# shares it (HTTP/2), the response is closed as soon as the wait is over, and nothing waits for that.
 
 
 class ThreadedTransport:
@@ -342,7 +342,7 @@ class ThreadedTransport:
 
 
 class ThreadedStream:
-    """Blocking chunks, read in a thread. ``wake`` ends a wait for one, and returns whether that was possible."""
+    """Blocking chunks, read in a thread. ``wake`` ends the wait for a chunk, and returns whether it could."""
 
     def __init__(
         self,

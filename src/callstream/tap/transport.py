@@ -1,7 +1,7 @@
 """The tap: an HTTP transport for a provider SDK's own client.
 
 It decodes streamed answers once, at the wire, and hands the SDK the same stream with each streamed call replaced by one
-whole call. What it does not recognise passes untouched, and so do errors, retries and time-outs.
+whole call. Anything it does not recognise passes untouched, and so do errors, retries and time-outs.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _T = TypeVar("_T")
 
 logger = logging.getLogger("callstream")
 
-# Asking providers to stream arguments, and what happens where one refuses to be asked.
+# Asking providers to stream arguments, and what happens when one rejects that.
 #
-# Gateways and older servers refuse a request with a field that they do not know, and name it: with whatever status, or
+# Gateways and older servers refuse a request with a field that they do not know, and name the field: with any status, or
 # with an error as the first event of a stream. Such a request is sent once more as the SDK made it. If it is not
 # refused then, the field was the reason, and that place is not asked again.
 #
-# One that was signed, body included, is refused without a word about the field. So where a place says that a request
-# is not authorised, it is sent as the SDK made it, too, once for each place.
+# A request that was signed, body included, is refused without any mention of the field. So when a place says that a
+# request is not authorised, that is also sent once more as the SDK made it, once for each place.
 
 _UNAUTHORISED = (401, 403)
 _REFUSALS = (400, 422, 500, *_UNAUTHORISED)
@@ -66,7 +66,7 @@ class Asking:
         self._accepted: set[str] = set()
 
     def add_to(self, request: Request, provider: Provider, asks: Asks, url: Any, *, by_beta: bool = False) -> Request:
-        """The request that asks, or the request itself where there is nothing to ask."""
+        """The request with the switch added, or the request itself if there is nothing to ask."""
         if _place(url) in self._refused:
             return request
         return (provider.ask_by_beta if by_beta else provider.ask_for_pieces)(request, asks)
@@ -79,7 +79,7 @@ class Asking:
         self._accepted.add(_place(url))
 
     def may_be_signed(self, url: Any, status: int) -> bool:
-        """Whether a request that was refused so is worth sending as the SDK made it. Once for each place."""
+        """Whether a request refused with this status is worth sending as the SDK made it. Once for each place."""
         place = _place(url)
         if status not in _UNAUTHORISED or place in self._unauthorised or place in self._accepted:
             return False
@@ -87,7 +87,7 @@ class Asking:
         return True
 
     def remember(self, url: Any, status: int) -> None:
-        """A request was refused, and had that status when it was sent again without asking."""
+        """A request was refused, and got this status when it was sent again without asking."""
         place = _place(url)
         if status not in _REFUSALS and place not in self._refused:
             self._refused.add(place)
@@ -95,7 +95,7 @@ class Asking:
 
 
 def names_field(provider: Provider, body: bytes) -> bool:
-    """Whether an error names what was asked, in whatever form: gateways wrap errors in errors."""
+    """Whether an error names the added field, in whatever form: gateways wrap errors in errors."""
     field = provider.pieces_field
     return field is not None and field.search(body) is not None
 
@@ -106,13 +106,14 @@ def _place(url: Any) -> str:
 
 # Streams that fall silent: how long a streamed answer may take to begin, and to continue.
 #
-# What counts is bytes, whatever they say: a provider that sends pings while its model thinks is not silent. Time in which
-# nobody reads, because enough waits for the SDK already, does not count. The error is the HTTP library's own ReadTimeout.
-# Until the first byte the SDK has no response yet: it then does what it does for any time-out, which is to ask again.
+# Any bytes count, whatever they say: a provider that sends pings while its model thinks is not silent. Time in which
+# reading is paused, because enough waits for the SDK already, does not count. The error is the HTTP library's own
+# ReadTimeout. Before the first byte the SDK has no response yet: it then does what it does on any time-out, which is to
+# ask again.
 
 
 class _Patience:
-    """For one request, from now on. ``first_byte`` and ``idle`` are seconds, None waits as long as the HTTP client does."""
+    """For one request, from now on. ``first_byte`` and ``idle`` in seconds; None waits as long as the HTTP client does."""
 
     def __init__(self, first_byte: float | None, idle: float | None, timed_out: Callable[[str], Exception]) -> None:
         self._first_byte = first_byte
@@ -125,7 +126,7 @@ class _Patience:
         return await self._wait(head, self._begins_by, self._first_byte, "the stream to begin")
 
     async def wait_for_body(self, stream: Any) -> Any:
-        """The body of a streamed answer, when its first byte has come if there is a limit to that."""
+        """The body of a streamed answer; where there is a limit for its first byte, once that has come."""
         if self._first_byte is None and self._idle is None:
             return stream
         chunks: AsyncIterator[bytes] = aiter(stream)
@@ -136,7 +137,7 @@ class _Patience:
         return self._read(first, chunks)
 
     async def _read(self, first: bytes | None, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Without a first chunk the stream has not begun, or was empty, and is over either way when it is asked again."""
+        """Without ``first``, the stream was not begun yet, or it was empty and ends at once when read again."""
         if first is None:
             first = await anext(chunks, None)
         data = first
@@ -158,20 +159,20 @@ class _Patience:
 
 
 def _in_seconds(limit: float | None) -> float | None:
-    """The time of the event loop then."""
+    """The event loop's time after that many seconds."""
     return None if limit is None else asyncio.get_running_loop().time() + limit
 
 
 _Send: TypeAlias = Callable[[Any], Awaitable[Any]]
-"""What sends a request of the HTTP library and returns the answer."""
+"""Sends a request of the HTTP library and returns the answer."""
 _OK = 200
 _FIRST_ERROR = 400
 _ERROR_WITHIN = 64
-"""An error that is the first event of a stream says so in its first bytes."""
+"""An error as the first event of a stream shows within this many bytes."""
 
 
 class _Errand(NamedTuple):
-    """A request of the SDK on its way, and what sends it."""
+    """A request of the SDK on its way, and the function that sends it."""
 
     send: _Send
     request: Any
@@ -203,7 +204,7 @@ class TapTransport:
         return await self._ask(provider, request, inner.handle_async_request, place)
 
     def handle_request(self, request: Any) -> Any:
-        """A request of a sync client, in whatever thread. What is done for it is done on an event loop elsewhere."""
+        """A request of a sync client, in any thread. The work for it is done on an event loop in another thread."""
         provider = self._provider_of(request)
         has_sync = self._inner is None or hasattr(self._inner, "handle_request")
         if provider is None and has_sync:
@@ -232,7 +233,7 @@ class TapTransport:
         return library.Response(answer.status_code, headers=answer.headers, stream=stream, extensions=answer.extensions)
 
     async def _ask(self, provider: Provider, request: Any, send: _Send, place: Place) -> Any:
-        """Sends a request that the tap reads. Its body is there."""
+        """Sends a request that the tap reads, and whose body has been read."""
         asked = Request(request.url.path, request.content)
         with raised_once(provider):
             kept = await self._tapping.kept(provider, asked, place)
@@ -245,7 +246,7 @@ class TapTransport:
         return await self._answer(exchange._replace(coming=kept, often=often or None), _Errand(send, request))
 
     async def _answer(self, exchange: Exchange, errand: _Errand) -> Any:
-        """Sends what was asked, and has the answer read."""
+        """Sends the request, and has the answer read."""
         patience = self._patience(errand.request)
         half = None if exchange.coming is None else exchange.coming.half
         sending = self._send(errand, exchange) if half is None else self._take_up(errand, exchange, half)
@@ -254,7 +255,7 @@ class TapTransport:
         try:
             return await self._tap(exchange, errand, answer, patience)
         except BaseException:
-            await answer.stream.aclose()  # nothing else has it: the connection would be lost to its pool
+            await answer.stream.aclose()  # nothing else holds it: the pool would lose the connection
             raise
 
     async def _tap(self, exchange: Exchange, errand: _Errand, answer: Any, patience: _Patience) -> Any:
@@ -295,7 +296,7 @@ class TapTransport:
         return _answered(request, answer, streamed, is_decoded=is_decoded)
 
     async def _ask_again(self, again: Again) -> Any:
-        """The model's next answer, in the place of one that was not streamed."""
+        """The model's next answer, instead of one that was not streamed."""
         try:
             with raised_once(again.reading.provider):
                 answer = await again.answer()
@@ -306,7 +307,7 @@ class TapTransport:
         return answer
 
     async def aclose(self) -> None:
-        """Closes the connections of this event loop, and with them the streams that are still read."""
+        """Closes the connections of this event loop, and the streams that are still being read."""
         await self._close_bodies()
         await (self._inner if self._inner is not None else self._pools).aclose()
 
@@ -363,16 +364,16 @@ class TapTransport:
         )
 
     def _provider_of(self, request: Any) -> Provider | None:
-        """Whose wire a request speaks; None if it is none of ours. A stated wire counts for every POST."""
+        """The provider whose wire a request speaks; None if there is none. A stated wire counts for every POST."""
         if self._settings.wire is None:
             return provider_at(request.url.path, request.method)
         stated = provider_of(self._settings.wire)
         return stated if request.method == "POST" or stated.is_at(request.url.path, request.method) else None
 
     async def _take_up(self, errand: _Errand, exchange: Exchange, half: KeptTurn) -> Any:
-        """The answer of which an earlier attempt of the run has read the beginning.
+        """The answer whose beginning an earlier attempt of the run has read.
 
-        The provider may have kept it, or write the rest; else the model is asked again.
+        The provider may have kept it, or may write the rest; otherwise the model is asked again.
         """
         request, provider, asked = errand.request, exchange.provider, exchange.asked
         path = None if half.answer_id is None else provider.kept_at(asked, half.answer_id)
@@ -383,7 +384,7 @@ class TapTransport:
             answer = await errand.send(library.Request("GET", url, headers=headers, extensions=request.extensions))
             if provider.answer_kind(asked, answer.status_code, answer.headers.get("content-type", "")):
                 return answer
-            logger.warning("%s has no answer any more (%s): the model is asked again", path, answer.status_code)
+            logger.warning("%s no longer has an answer (%s): the model is asked again", path, answer.status_code)
             await answer.stream.aclose()
         if half.checkpoint is not None:
             rest = provider.from_checkpoint(asked, half.checkpoint)
@@ -393,12 +394,12 @@ class TapTransport:
                 source = decoded(answer, answer.stream) if codings else answer.stream
                 body = PassedBody(source, answer.stream.aclose, half.body)
                 return _answered(request, answer, body, is_decoded=bool(codings))
-            logger.warning("the rest of an answer cannot be had (%s): the model is asked again", answer.status_code)
+            logger.warning("could not get the rest of an answer (%s): the model is asked again", answer.status_code)
             await answer.stream.aclose()
         return await self._send(errand, exchange)
 
     async def _send(self, errand: _Errand, exchange: Exchange) -> Any:
-        """Sends the request as it is to reach the provider."""
+        """Sends the request in the form in which it has to reach the provider."""
         if _has_aws_signature(errand.request):
             return await errand.send(errand.request)
         told = self._tapping.tell(exchange._replace(asked=await self._with_signatures(exchange)))
@@ -409,7 +410,7 @@ class TapTransport:
         return answer
 
     async def _send_asking(self, errand: _Errand, exchange: Exchange, asked: Request) -> Any:
-        """Sends the request, asking for streamed arguments, and once more without asking if that is refused."""
+        """Sends the request, asking for streamed arguments, and once more without that if it is refused."""
         send, request, provider, sent = errand.send, errand.request, exchange.provider, asked
         if self._settings.stream_arguments:
             asks = self._tapping.asks(exchange.place.model_call)
@@ -426,13 +427,13 @@ class TapTransport:
         return answer
 
     async def _judge(self, request: Any, provider: Provider, answer: Any) -> tuple[Any, bool]:
-        """The answer to a request that asked for streamed arguments, and whether it refuses to be asked."""
+        """The answer to a request that asked for streamed arguments, and whether it is a refusal of that."""
         asking, status, url = self._asking, answer.status_code, request.url
         if status < _FIRST_ERROR:
             content_type = answer.headers.get("content-type", "")
             if asking.is_accepted(url) or status != _OK or not content_type.startswith("text/event-stream"):
                 return answer, False
-            # The first answer of a place: its first bytes may be an error that other servers have a status for.
+            # The first answer of a place: it may begin with an error for which other servers use a status.
             chunks: AsyncIterator[bytes] = aiter(answer.stream)
             first = await anext(chunks, b"")
             if b"error" in first[:_ERROR_WITHIN] and names_field(provider, decoded_bytes(answer, first)):

@@ -1,7 +1,7 @@
-"""A public test aid: providers that answer by a script, as the bytes that the real ones would send.
+"""A public test aid: providers that answer by a script, with the bytes that the real ones would send.
 
 ``ScriptedProvider`` serves scripts over real HTTP, ``record`` and ``replay`` keep and serve real answers,
-``stream_args`` drives a tool's hooks. ``encode`` and its siblings give the bytes alone.
+``stream_args`` drives a tool's hooks. ``encode`` and its siblings return just the bytes.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ __all__ = [
     "frames",
 ]
 
-# Imported when they are first used: for bytes alone no server is needed, and
-# `python -m callstream.testing.provider` must not find its module imported before.
+# Imported on first use: code that only wants bytes needs no server, and
+# `python -m callstream.testing.provider` must not find its module already imported.
 _LATER = {
     "Driven": "driving",
     "ReceivedRequest": "httpserver",
@@ -89,7 +89,7 @@ _LATER = {
     "stream_args": "driving",
 }
 
-# What steps were called before they had names of their own, beside `callstream.Call` and `callstream.Refusal`.
+# The former names of steps, which clashed with `callstream.Call` and `callstream.Refusal`.
 _RENAMED = {"Call": ToolCall, "Refusal": HttpError}
 
 

@@ -1,4 +1,4 @@
-"""A provider that serves bodies byte for byte: for what a script cannot say."""
+"""A provider that serves bodies byte for byte, for streams that a script cannot express."""
 
 from __future__ import annotations
 

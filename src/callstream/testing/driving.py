@@ -1,4 +1,4 @@
-"""Drives the hooks of a tool as a model would, without a model: for unit tests of tools.
+"""Drives the hooks of a tool as a model would, but without one: for unit tests of tools.
 
 ::
 
@@ -38,17 +38,18 @@ async def stream_args(
     encoding: Encoding = "json",
     settings: HookSettings | None = None,
 ) -> Driven:
-    """Streams arguments to the hooks of a tool, ``size`` characters a delta, and waits until the hooks have settled.
+    """Streams arguments to the hooks of a tool, ``size`` characters per delta, and waits until the hooks have settled.
 
     ``args`` are values, or the argument text itself as a model wrote it: text that is not a JSON object ends in an
     abort (``malformed``), as it would from a provider, and so do arguments that do not fit the tool's annotations
-    (``invalid``), with ``check="stream"`` at the delta that has the fault. With ``stop_after`` only that many deltas
-    come, and the call is given up as ``truncated``. ``encoding="text"`` is for free-text tools, whose input is one string.
+    (``invalid``); with ``check="stream"`` that happens at the delta with the fault. With ``stop_after`` only that many
+    deltas come, and the call is given up as ``truncated``. ``encoding="text"`` is for free-text tools, whose input is one
+    string.
 
     The hooks run as they do in an application: in order, through the same dispatcher, under the same limits. Only the
-    merging of deltas that have to wait is switched off, so a hook sees every piece. What a hook raises is not raised
-    here: it is the ``error`` of the outcome. The tool does not run before ``Driven.run``, not even one with a ``Streamed``
-    parameter: ``Streamed.of(…, aborted="truncated")`` tests what such a tool does when it is aborted.
+    merging of waiting deltas is switched off, so a hook sees every piece. An error raised by a hook is not raised here: it
+    is the ``error`` of the outcome. The tool does not run before ``Driven.run``, not even one with a ``Streamed``
+    parameter: use ``Streamed.of(…, aborted="truncated")`` to test what such a tool does when it is aborted.
     """
     if not is_tool(tool):
         raise UsageError(f"expected a tool, made with @tool, got {tool!r}")
@@ -97,11 +98,11 @@ async def stream_args(
 
 
 class Driven:
-    """What came of streaming arguments to a tool's hooks.
+    """The result of streaming arguments to a tool's hooks.
 
-    ``outcome`` is what the hooks came to (``kind`` is ``ready``, ``rejected``, ``failed`` or ``aborted``). ``call`` is
-    the call as the journal would have it. ``deltas`` are the pieces of text that were streamed. ``progress`` is what
-    the tool reported when it ran.
+    ``outcome`` is that of the hooks (``kind`` is ``ready``, ``rejected``, ``failed`` or ``aborted``). ``call`` is the call
+    as the journal would have it. ``deltas`` are the pieces of text that were streamed. ``progress`` are the reports of the
+    tool when it ran.
     """
 
     def __init__(self, tool: Tool[Any], call: Call, outcome: Outcome, deltas: list[str], hooks: CallHooks) -> None:
@@ -118,9 +119,9 @@ class Driven:
         return self.outcome.ready
 
     async def run(self) -> Any:
-        """Runs the tool with the arguments and returns its result; what it raises rises.
+        """Runs the tool with the arguments, and returns its result or raises its error.
 
-        Raises CallRejected where an application would not have run it. It runs once.
+        Raises CallRejected if an application would not have run it. It runs only once.
         """
         if not self.ready:
             raise rejection(self.call, self.outcome.error)

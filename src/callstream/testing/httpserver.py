@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on loopback, in a thread of its own, that sends answers frame by frame, at a pace, or cut off.
+"""A small HTTP/1.1 server on loopback, in its own thread, that sends answers frame by frame, at a given pace, or cut off.
 
 h11 reads requests and writes answers. Each frame of an answer is one write and, unless the answer has a length, one
-chunk of the transfer coding. A client that leaves is noticed at once, also while nothing is being sent. It is not a
-general server: no TLS, one answer at a time on a connection, no limits against hostile clients.
+chunk of the transfer coding. A client that leaves is noticed at once, even while nothing is being sent. It is not a
+general-purpose server: no TLS, one answer at a time on a connection, no limits against hostile clients.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MAX_HEAD = 1024 * 1024
 
 
 class ReceivedRequest:
-    """A request as it came, and what became of its answer.
+    """A request as it came, and the fate of its answer.
 
     ``target`` is path and query as they were sent. ``headers`` have names in lower case. ``fate`` is ``open`` while the
-    answer is being made or sent, then ``answered`` (all of it was handed to the network), ``cut`` (this side broke the
+    answer is being made or sent, then ``answered`` (all of it was passed to the network), ``cut`` (this side broke the
     connection) or ``left`` (the client did). ``sent`` counts the frames of the answer that were sent.
     """
 
@@ -77,13 +77,13 @@ class ReceivedRequest:
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """What to send. The head goes out with the first frame that has bytes, so what comes before that delays or cuts it.
+    """What to send. The head goes out with the first frame that has bytes, so a delay or cut before that affects it.
 
     Without a ``length`` the body is sent in chunks. ``coding`` compresses it, with a flush after each frame. ``phase``
-    is the part of an interval by which the second frame comes later, so that answers that begin together do not go in
-    step. ``finish`` is called with each frame when its moment has come, and gives what is sent, of the same length.
+    is the fraction of an interval by which the second frame is delayed, so that answers that begin together do not stay in
+    step. ``finish`` is called with each frame when it is due, and returns the bytes to send, of the same length.
 
-    ``relayed`` are frames that have to be waited for: they are passed on in chunks as they come, in place of ``frames``.
+    ``relayed`` are frames that have to be waited for: they are passed on in chunks as they come, instead of ``frames``.
     """
 
     status: int
@@ -103,13 +103,13 @@ Answering: TypeAlias = Callable[[ReceivedRequest], Awaitable[HttpAnswer]]
 class HttpServer:
     """Serves on 127.0.0.1 between ``start`` and ``close``. ``answering`` is called on the server's own event loop.
 
-    It runs in a thread of its own, so sync and async clients of any event loop may use it.
+    It runs in its own thread, so sync clients, and async clients on any event loop, may use it.
     """
 
     def __init__(self, answering: Answering, *, port: int = 0, name: str = "http server") -> None:
         self.answering = answering
         self.errors: list[Exception] = []
-        """What went wrong on the server's side; no answer can say it properly."""
+        """Errors on the server's side, which no answer can express properly."""
         self.connections: set[_Connection] = set()
         self._wanted_port = port
         self._name = name
@@ -126,11 +126,11 @@ class HttpServer:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port alone."""
+        """Scheme, host and port."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Returns when connections are accepted. A server is started once."""
+        """Returns when connections are accepted. A server can be started only once."""
         if self._thread is not None:
             raise UsageError("the server was started before; make another one")
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -139,7 +139,7 @@ class HttpServer:
         return self
 
     def close(self) -> None:
-        """Breaks off what is still being answered; returns when connections and thread are gone. May be called again."""
+        """Breaks off unfinished answers; returns when connections and thread have ended. May be called again."""
         self._request_stop()
         if self._thread is not None:
             self._thread.join()
@@ -196,7 +196,7 @@ class HttpServer:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: requests one after another, each answered by a task. h11 reads and writes the protocol."""
+    """One connection: requests one after another, each answered by a task. h11 handles the protocol."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -233,7 +233,7 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
 
     def abort(self) -> asyncio.Task[None] | None:
-        """Breaks the connection off, because the server ends. Returns the task to wait for."""
+        """Breaks the connection, because the server ends. Returns the task to wait for."""
         self._is_aborted = True
         self._transport.abort()
         return self._task
@@ -241,7 +241,7 @@ class _Connection(asyncio.Protocol):
     # -- requests --
 
     def _read(self) -> None:
-        """Reads what came, until a request is whole; its answer is then made by a task."""
+        """Reads the received bytes until a request is whole; a task then makes its answer."""
         try:
             while (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
                 match event:
@@ -295,7 +295,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(self._http.send(event) or b"")
 
     async def _send(self, request: ReceivedRequest, answer: HttpAnswer) -> None:
-        """Sends an answer. Its fate is decided before the last byte is sent: a client may look as soon as it has it."""
+        """Sends an answer. Its fate is set before the last byte is sent: a test may look at it as soon as that arrives."""
         if answer.relayed is not None:
             async with aclosing(answer.relayed) as relayed:
                 await self._relay(request, answer, relayed)
@@ -318,11 +318,11 @@ class _Connection(asyncio.Protocol):
                 self._write(head)
                 head = None
             elif interval:
-                # By a schedule of its own, so that one frame's delay is not the next one's too.
+                # By a fixed schedule, so that one frame's delay does not delay the next.
                 due += interval
                 await asyncio.sleep(max(due - loop.time(), 0))
             elif request.sent % _FRAMES_PER_TURN == 0 or self._transport.is_closing():
-                # A client that has left is noticed at the next turn of the loop, which cancels this task.
+                # A client that has left is noticed in the loop's next turn, which cancels this task.
                 await asyncio.sleep(0)
             data = frame if answer.finish is None else answer.finish(frame)
             data = data if coded is None else coded.compress(data) + coded.flush(zlib.Z_SYNC_FLUSH)
@@ -368,7 +368,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _head(answer: HttpAnswer, length: int | None) -> h11.Response:
-    """The head of an answer. h11 adds the transfer coding where there is no length."""
+    """The head of an answer. h11 adds the transfer coding if there is no length."""
     reason = responses.get(answer.status, "Unknown")
     headers = [*answer.headers, ("date", formatdate(usegmt=True))]
     if answer.coding is not None:

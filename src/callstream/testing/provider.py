@@ -1,12 +1,12 @@
-"""Scripted providers: what a real provider would send, over real HTTP on loopback.
+"""Scripted providers: the bytes that a real provider would send, over real HTTP on loopback.
 
 ::
 
     async with ScriptedProvider("anthropic", [ToolCall("get_weather", {"city": "Paris"})]) as provider:
         client = AsyncAnthropic(base_url=provider.base_url, api_key="none")
 
-The provider's own SDK runs against it unchanged. Streamed or not, and in which form, is decided by the request, as the
-real API decides it. As a server of its own::
+The provider's own SDK runs against it unchanged. The request decides whether the answer is streamed, and in which form, as
+with the real API. As a separate server::
 
     python -m callstream.testing.provider --wire gemini --script script.json --port 0
 """
@@ -53,7 +53,7 @@ from callstream.testing.script import (
     with_calls,
 )
 
-# What a request asks for, and the forms that answers take beside the plain stream that the encoders give.
+# What a request asks for, and the forms of answers other than the plain stream that encoders produce.
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def base_path(wire: str) -> str:
-    """What an SDK's ``base_url`` has after the host."""
+    """The part of an SDK's ``base_url`` after the host."""
     return ENCODERS[wire].base_path
 
 
@@ -106,7 +106,7 @@ def request_ids(wire: str, number: int) -> list[tuple[str, str]]:
 
 
 def unstreamed(call: ToolCall) -> ToolCall | None:
-    """The call as it is where calls come whole; one that never ends is not there at all then."""
+    """The call as it is where calls come whole; None for one that never ends, since it would never be sent."""
     return None if call.stop_after is not None else msgspec.structs.replace(call, streamed=False)
 
 
@@ -122,7 +122,7 @@ def asks_for_usage(request: ReceivedRequest) -> bool:
 
 
 def without_usage(sent: Iterable[Frame]) -> Iterator[Frame]:
-    """Chat completions tell usage only when asked: then in every chunk, and in one of their own at the end."""
+    """Chat completions report usage only on request: then in every chunk, and in a separate one at the end."""
     for frame in sent:
         if not isinstance(frame, bytes):
             yield frame
@@ -145,7 +145,7 @@ def as_array(sent: Iterable[Frame]) -> Iterator[Frame]:
         yield b"]"
 
 
-# -- one script encoded once for many responses that differ in their numbers alone -------------------------------------
+# -- one script, encoded once for many responses that differ only in their numbers -------------------------------------
 
 
 _PREFIX = "918273645"
@@ -159,9 +159,9 @@ def numbers_used(script: Script) -> int:
 
 
 class NumberedFrames:
-    """The frames of a script for any first number: the same as ``frames`` gives, at a fraction of the cost.
+    """The frames of a script for any first number: the same as from ``frames``, at a fraction of the cost.
 
-    They are encoded once with numbers that nothing else in the script looks like, which are then replaced.
+    They are encoded once, with numbers that occur nowhere else in the script, and these are then replaced.
     """
 
     def __init__(self, wire: str, script: Script, model: str | None) -> None:
@@ -213,14 +213,14 @@ class Scripts:
             return script
         for script in self._rest:
             return script
-        raise UsageError(f"expected {self._count} requests, one a script, got another: {request!r}")
+        raise UsageError(f"expected {self._count} requests, one per script, got another: {request!r}")
 
 
 STAMP = "@monotonic-ns-here!@"
 """With ``stamp=True`` this text becomes the machine's monotonic clock, in nanoseconds, when its frame is sent.
 
-It has as many characters as what replaces it. Processes of one machine share that clock (``time.monotonic_ns``), so
-the reader of the text knows how long it was on its way.
+It has as many characters as its replacement. Processes on one machine share that clock (``time.monotonic_ns``), so the
+reader of the text knows how long it was on its way.
 """
 
 _STAMP = STAMP.encode()
@@ -229,9 +229,9 @@ _GOLDEN_RATIO = 0.618033988749895
 
 
 class ProviderServer(HttpServer, ABC):
-    """A server that speaks for a provider: entered, it has a ``base_url``; left, it is gone.
+    """A server that stands in for a provider: entering starts it, then it has a ``base_url``; leaving stops it.
 
-    What went wrong on its side is raised when it is closed, since the client only sees that its request failed.
+    Errors on its side are raised when it is closed, since the client only sees that its request failed.
     """
 
     def __init__(self, wire: str, *, port: int = 0) -> None:
@@ -247,12 +247,12 @@ class ProviderServer(HttpServer, ABC):
 
     @property
     def base_url(self) -> str:
-        """What the SDK wants as its ``base_url``."""
+        """The ``base_url`` for the SDK."""
         return f"{self.origin}{base_path(self.wire)}"
 
     @property
     def requests(self) -> list[ReceivedRequest]:
-        """The requests that came until now, in order."""
+        """The requests received so far, in order."""
         return list(self._requests)
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ class ProviderServer(HttpServer, ABC):
             return refused(self.wire, HttpError(400, f"expected a JSON object, got {request.body[:80]!r}"), route)
         try:
             return await self.answer(request, route)
-        except Exception as error:  # noqa: BLE001  # it is the test's own, and close() raises it there
+        except Exception as error:  # noqa: BLE001  # it belongs to the test, where close() raises it
             self.errors.append(error)
             message = str(error) if isinstance(error, CallstreamError) else f"{type(error).__name__}: {error}"
             return refused(self.wire, HttpError(500, f"the scripted provider failed: {message}"), route, retry=False)
@@ -295,20 +295,19 @@ class ProviderServer(HttpServer, ABC):
 class ScriptedProvider(ProviderServer):
     """Answers by a script.
 
-    ``script`` is one script, which answers every request; or a list of scripts, which answer one request each, in the
-    order in which requests come, and a request after the last one is an error; or a function of the request that gives
-    the script, sync or async. (So it is with the ``return_value`` and ``side_effect`` of a mock.) A retry of the SDK is
-    a request like any other. Ids that are made up are not used twice.
+    ``script`` is one script, which answers every request; or a list of scripts, each of which answers one request, in the
+    order in which requests come, and a request after the last one is an error; or a function of the request that returns
+    the script, sync or async. (Like the ``return_value`` and ``side_effect`` of a mock.) A retry of the SDK is a request
+    like any other. Made-up ids are not used twice.
 
     ``encoding`` compresses all answers, whatever the client asked for. ``deltas_per_second`` is how many events of one
-    answer are sent a second, at most. ``strict_signatures``: calls are signed, and a request that does not send the
-    signatures back is refused, as Gemini 3 does it (a ``Call(signature="")`` is left unsigned).
-    ``stamp``: see ``STAMP``.
+    answer are sent per second, at most. ``strict_signatures``: calls are signed, and a request that does not send the
+    signatures back is refused, as Gemini 3 does (a ``ToolCall(signature="")`` is left unsigned). ``stamp``: see ``STAMP``.
 
-    Gemini streams the arguments of calls only for requests that have ``streamFunctionCallArguments``, which Vertex AI
-    alone knows, and so it is here. With ``stream_args_unasked`` they are streamed for all requests.
+    Gemini streams the arguments of calls only for requests with ``streamFunctionCallArguments``, which only Vertex AI
+    supports, and so does this provider. With ``stream_args_unasked`` they are streamed for all requests.
 
-    ``eager`` is what Anthropic's ``eager_input_streaming`` means here. ``"ignored"``: all arguments are streamed, as by
+    ``eager`` says how Anthropic's ``eager_input_streaming`` is treated. ``"ignored"``: all arguments are streamed, as by
     compatible servers. ``"known"``: each value is held back until it is whole, unless its tool has the field, as by the
     API. ``"refused"``: a request with the field is refused (``eager_refusal``), as by servers that do not know it.
 
@@ -427,11 +426,11 @@ def _stamped(frame: bytes) -> bytes:
     return frame.replace(_STAMP, b"%020d" % time.monotonic_ns()) if _STAMP in frame else frame
 
 
-# -- as a server of its own --------------------------------------------------------------------------------------------
+# -- as a separate server ----------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves a script until the process gets a signal to end. Prints the base URL when it is ready."""
+    """Serves a script until a signal ends the process. Prints the base URL when it is ready."""
     parser = argparse.ArgumentParser(
         prog="python -m callstream.testing.provider",
         description="Serves a script in a provider's wire on 127.0.0.1, and prints the base URL for the SDK.",
@@ -440,7 +439,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--script", required=True, type=Path, help="JSON: a list of steps, or a list of such lists")
     parser.add_argument("--port", type=int, default=0, help="0 (the default) takes a free one")
     parser.add_argument("--encoding", choices=get_args(Coding), help="compress all answers")
-    parser.add_argument("--deltas-per-second", type=float, help="events of one answer a second, at most")
+    parser.add_argument("--deltas-per-second", type=float, help="events of one answer per second, at most")
     parser.add_argument("--strict-signatures", action="store_true", help="as Gemini 3")
     parser.add_argument("--stream-args-unasked", action="store_true", help="Gemini's, for all requests")
     parser.add_argument("--eager", choices=get_args(Eager), default="ignored", help="Anthropic's eager_input_streaming")

@@ -2,8 +2,8 @@
 
     pytest_plugins = ["callstream.testing.pytest_plugin"]
 
-They are not switched on by installing Callstream: a plugin that is there for everybody would be imported before every
-test run of every project in the environment, and before coverage measures anything.
+Installing Callstream does not switch them on: a plugin that is always active would be imported before every test run of
+every project in the environment, and before coverage measures anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real answers, kept as files and served again.
+"""Real answers, stored as files and served again.
 
 ::
 
@@ -7,8 +7,8 @@
         ...  # then without
 
 An exchange is two files: ``0001.json`` has the request and how the answer came, ``0001.body`` is the body, byte for
-byte. Of headers and query only what is on a list of harmless names is kept, so no key, token, cookie or account gets
-into a file. The request's own body is kept whole: what is secret in it is yours to remove.
+byte. Headers and query parameters are only kept if they are on a list of harmless names, so no key, token, cookie or
+account gets into a file. The request's own body is kept whole: secrets in it are yours to remove.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEPT_QUERY = frozenset({"alt", "$alt", "api-version", "beta"})
 
 
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One exchange. ``body`` names the file beside this one; ``read_sizes`` are the pieces in which it came.
+    """One exchange. ``body`` names the file beside this one; ``read_sizes`` are the sizes of the pieces in which it came.
 
     ``complete`` is false if the answer broke off, or its reader left before the end.
     """
@@ -60,8 +60,8 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
 def record(folder: str | Path, inner: Any = None) -> RecordingTransport:
     """A transport for a client of httpx or httpx2, sync or async, that writes each exchange into the folder.
 
-    ``inner`` is the transport that does the work; None is the library's own. Nothing is changed on the way. A folder
-    that has recordings gets more.
+    ``inner`` is the transport that does the work; None uses the library's own. Nothing is changed on the way. New
+    recordings are added to those already in the folder.
     """
     return RecordingTransport(Path(folder), inner)
 
@@ -69,11 +69,11 @@ def record(folder: str | Path, inner: Any = None) -> RecordingTransport:
 def replay(
     place: str | Path, *, wire: str | None = None, size: int | None = None, repeat: bool = False, port: int = 0
 ) -> ReplayedProvider:
-    """A provider that gives the recorded answers again.
+    """A provider that serves recorded answers again.
 
     ``place`` is a folder of recordings, one of them (``0001.json``), or the file of any response body, for which the
-    ``wire`` has to be stated. A request gets the first answer to its path that was not given yet, and one for which
-    there is none is an error; with ``repeat`` answers are given again and again. Bodies come in the pieces in which
+    ``wire`` has to be stated. A request gets the first answer to its path that was not served yet, and a request for
+    which there is none is an error; with ``repeat`` answers are served again and again. Bodies come in the pieces in which
     they were recorded, or in pieces of ``size`` bytes.
     """
     return ReplayedProvider(_kept(Path(place), wire), wire, size=size, repeat=repeat, port=port)
@@ -126,7 +126,7 @@ class RecordingTransport:
         return self._inner
 
     def kept(self, request: Any, body: bytes, response: Any) -> Any:
-        """The answer, which is kept while it is read."""
+        """The answer, which is recorded while it is read."""
         library = library_of(request)
         started = Recording(
             method=request.method,
@@ -144,7 +144,7 @@ class RecordingTransport:
         return library.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
 
     def write(self, recording: Recording, body: bytes) -> None:
-        """Keeps an exchange under the next free number."""
+        """Stores an exchange under the next free number."""
         with self._lock:
             self._folder.mkdir(parents=True, exist_ok=True)
             number = 1 + max((int(file.stem) for file in self._folder.glob("[0-9]*.json")), default=0)
@@ -156,7 +156,7 @@ class RecordingTransport:
 
 
 class _Keeping:
-    """A body on its way, kept as it passes and written when it ends, however it ends."""
+    """A body on its way, collected as it passes and written when it ends, however it ends."""
 
     def __init__(self, transport: RecordingTransport, recording: Recording, stream: Any) -> None:
         self._transport = transport
@@ -196,7 +196,7 @@ class _Keeping:
 
 @cache
 def _stream_class(library: ModuleType) -> Any:
-    """The same as a stream of the library's, which looks at the class."""
+    """The same as one of the library's stream classes, for which the library checks."""
     return type("KeptStream", (_Keeping, library.SyncByteStream, library.AsyncByteStream), {})
 
 
@@ -211,7 +211,7 @@ def _json(body: bytes) -> Any:
 
 
 class _Kept(NamedTuple):
-    """A recording and its body. One without a path fits every path."""
+    """A recording and its body. A recording without a path fits every path."""
 
     recording: Recording
     body: bytes
@@ -242,7 +242,7 @@ class ReplayedProvider(ProviderServer):
 
     @property
     def base_url(self) -> str:
-        """What the SDK wants as its ``base_url``, with what the recorded paths have before the wire's own."""
+        """The ``base_url`` for the SDK, with the part of the recorded paths before the wire's own."""
         prefix = base_path(self.wire)
         path = self._kept[0].recording.path
         if prefix and path:
@@ -268,7 +268,7 @@ class ReplayedProvider(ProviderServer):
         recorded = sum(kept.fits(path) for kept in self._kept)
         if recorded:
             raise UsageError(
-                f"all that was recorded of {path} is answered already (requests: {recorded}); with repeat it begins again"
+                f"all that was recorded for {path} is answered already (requests: {recorded}); with repeat it begins again"
             )
         there = sorted({kept.recording.path for kept in self._kept})
         raise UsageError(f"expected a request that was recorded, to one of {there}, got {path}")
@@ -316,16 +316,16 @@ def _read(file: Path) -> _Kept:
     return _Kept(recording, body)
 
 
-# -- a stand-in that asks the real provider, and keeps what it answers -------------------------------------------------
+# -- a stand-in that asks the real provider, and records its answers ---------------------------------------------------
 # ::
 #
 #     with recording_proxy("answers", "https://api.anthropic.com") as proxy:
 #         ...  # any program, in any language, whose SDK uses proxy.origin
 #
-# What ``record`` is for a client that one can hand a transport, this is for a program that takes nothing but an address.
+# ``record`` is for clients that accept a transport; this is for programs that accept only an address.
 
 
-# What belongs to one connection and not to the message (RFC 9110, section 7.6.1), and what each side counts itself.
+# Headers of one connection, not of the message (RFC 9110, section 7.6.1), and those that each side sets itself.
 _OF_THE_CONNECTION = frozenset(
     {"connection", "content-length", "host", "keep-alive", "proxy-authenticate", "proxy-authorization"}
     | {"te", "trailer", "transfer-encoding", "upgrade"}
@@ -335,23 +335,23 @@ _OF_THE_CONNECTION = frozenset(
 def recording_proxy(folder: str | Path, upstream: str, *, port: int = 0) -> RecordingProxy:
     """A server on loopback that passes requests on to ``upstream`` and writes each exchange into the folder.
 
-    Bodies pass byte for byte, as they come. Proxies of the environment count. What is kept and what is not: ``record``.
+    Bodies pass byte for byte, as they come. Proxies from the environment apply. ``record`` says what is kept.
     """
     return RecordingProxy(Path(folder), upstream, port=port)
 
 
 class RecordingProxy(HttpServer):
-    """See ``recording_proxy``. ``origin`` is the address to use in place of the provider's."""
+    """See ``recording_proxy``. ``origin`` is the address to use instead of the provider's."""
 
     def __init__(self, folder: Path, upstream: str, *, port: int = 0) -> None:
         parts = urlsplit(upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise UsageError(f"expected the address of a provider, such as https://api.anthropic.com, got {upstream!r}")
         self.exchanges = 0
-        """How many answers were passed on until now."""
+        """How many answers have been passed on so far."""
         self._upstream = upstream.rstrip("/")
         self._library: Any = _library()
-        # No connection is kept for later: the loop that would have to close it is the server's, and ends with it.
+        # No connection is kept for later: it would have to be closed by the server's loop, which ends with the server.
         self._pools = Pools({"limits": self._library.Limits(max_keepalive_connections=0)})
         self._recorder = record(folder)
         super().__init__(self._answering, port=port, name="recording proxy")

@@ -1,4 +1,4 @@
-"""What a provider is to answer, said without any provider's words: a script is a sequence of steps.
+"""What a provider has to answer, independent of any wire: a script is a sequence of steps.
 
 ::
 
@@ -29,11 +29,11 @@ Carrying: TypeAlias = Literal["first", "last"]
 
 
 class _Step(msgspec.Struct, frozen=True, tag_field="step", tag=str.lower, omit_defaults=True):
-    """The root of all steps."""
+    """The base of all steps."""
 
 
 class Text(_Step, frozen=True):
-    """Text of the answer, ``size`` characters a delta; all of it in one delta without a size."""
+    """Text of the answer, ``size`` characters per delta; without a size, all in one delta."""
 
     text: str
     size: int | None = None
@@ -51,12 +51,12 @@ class ToolCall(_Step, frozen=True, tag="call"):
     """A tool call.
 
     ``call_id``: None lets the encoder number it where the wire has ids, "" leaves the id out of the bytes. ``size``:
-    characters a delta. ``signature``: Gemini's thought signature, base64. ``streamed``: False sends the arguments
-    whole, as the wire does that. ``text`` is the argument text to send in place of ``args``: pretty-printed, malformed,
-    or with ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire never
-    ends the call; say with the next step whether the body just stops or the response finishes for lack of tokens.
-    ``namespace``: that of the tool, on the Responses API, which has such. ``carrying``: arguments are in the piece that
-    names the call too (``first``), or in the one that ends it (``last``), as far as the wire has a form for that.
+    characters per delta. ``signature``: Gemini's thought signature, base64. ``streamed``: False sends the arguments
+    whole, in the way that the wire does this. ``text`` is the argument text to send instead of ``args``: pretty-printed,
+    malformed, or with ``custom`` the input of a free-text tool. ``stop_after``: only that many deltas come, and the wire
+    never ends the call; the next step says whether the body just stops or the response runs out of tokens.
+    ``namespace``: that of the tool, on the Responses API, which has namespaces. ``carrying``: some arguments are in the
+    piece that names the call (``first``), or in the one that ends it (``last``), as far as the wire allows that.
     """
 
     name: str
@@ -73,13 +73,13 @@ class ToolCall(_Step, frozen=True, tag="call"):
 
 
 class Parallel(_Step, frozen=True):
-    """Calls whose deltas alternate, on the wires that tell them apart; on the others one call after another."""
+    """Calls whose deltas alternate, on wires that can distinguish them; on others one call after another."""
 
     calls: Sequence[ToolCall]
 
 
 class Finish(_Step, frozen=True):
-    """The normal end. ``reason`` is the wire's own word; None is the one that fits, every wire knows ``length``."""
+    """The normal end. ``reason`` is the wire's own word; None picks the one that fits, every wire knows ``length``."""
 
     reason: str | None = None
 
@@ -96,7 +96,7 @@ class Truncated(_Step, frozen=True):
 
 
 class Delay(_Step, frozen=True):
-    """Nothing comes for that long. For the sender of the bytes: encoders pass it on."""
+    """Nothing is sent for that long. For the sender of the bytes: encoders pass it on."""
 
     seconds: float
 
@@ -104,8 +104,8 @@ class Delay(_Step, frozen=True):
 class Cut(_Step, frozen=True):
     """The connection breaks here. For the sender of the bytes: encoders pass it on.
 
-    What was sent before it arrives, and then the connection closes in the middle of the body. With ``reset`` it
-    is reset, and what its reader has not taken by then may be lost, as on a real network.
+    Bytes sent before it arrive, and then the connection closes in the middle of the body. With ``reset`` it is reset,
+    and bytes that its reader has not taken by then may be lost, as on a real network.
     """
 
     reset: bool = False
@@ -114,7 +114,7 @@ class Cut(_Step, frozen=True):
 class HttpError(_Step, frozen=True, tag="refusal"):
     """The request is refused: an answer with that HTTP status and the wire's error body, instead of any content.
 
-    ``kind`` is the wire's name for the error; None is the one that fits the status. ``retry_after`` is in seconds.
+    ``kind`` is the wire's name for the error; None picks the one that fits the status. ``retry_after`` is in seconds.
     """
 
     status: int
@@ -129,7 +129,7 @@ _ENDS = (Finish, Failure, Truncated, Cut, HttpError)
 
 
 def calls_of(step: Step) -> Sequence[ToolCall]:
-    """The calls that a step makes, most often none."""
+    """The calls that a step makes, usually none."""
     return [step] if isinstance(step, ToolCall) else step.calls if isinstance(step, Parallel) else ()
 
 
@@ -180,7 +180,7 @@ def script_to_json(script: Script | Sequence[Script]) -> bytes:
 
 
 def script_from_json(text: str | bytes) -> list[Step] | list[list[Step]]:
-    """What ``script_to_json`` wrote, or what was written by hand."""
+    """A script that ``script_to_json`` wrote, or that was written by hand."""
     try:
         value = msgspec.json.decode(text, type=list[Any])
         if value and isinstance(value[0], list):

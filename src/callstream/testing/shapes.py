@@ -1,9 +1,9 @@
-"""The shapes in which arguments come: one list of them, for every wire.
+"""The shapes in which arguments come: one list, for every wire.
 
 Each shape says which calls a response has, and how a provider streams them: the order and size of the pieces, what the
 first and the last piece of a call carry, and which calls come whole. Gemini sends values by path, the other wires send
-JSON text, so a shape that is not a plain one is written twice; the calls are the same. What a wire has no form for (two
-fields of one call that alternate, in JSON text) comes there as its nearest.
+JSON text, so a shape that is not a plain one is written twice; the calls are the same. A shape that a wire cannot express
+(two alternating fields of one call, in JSON text) is sent there in the nearest form.
 
 ::
 
@@ -32,9 +32,9 @@ _END: FunctionCall = {}
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """``calls``: names and arguments that the tools are to be run with, in order.
+    """``calls``: the names and arguments with which tools have to be run, in order.
 
-    ``chunks``: Gemini's, each with one function call or several. ``steps``: the calls of the other wires.
+    ``chunks``: for Gemini, each with one function call or several. ``steps``: the calls for the other wires.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def carrying(self) -> Carrying | None:
-        """The piece of the first call, beside those of its arguments alone, that carries some of them."""
+        """Which piece of the first call, besides the pure argument pieces, carries some of its arguments."""
         return calls_of(self.steps[0])[0].carrying
 
     def frames(self, wire: str, *, first_id: int = 1) -> Frames:
@@ -54,7 +54,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return list(encode(wire, [*self.steps, Finish()], first_id=first_id))
 
     def bodies(self, wire: str, text: str = "Done.") -> list[Frames]:
-        """The response, and the one that follows the results, in which the model ends its turn with a text."""
+        """The response, and the next one after the results, in which the model ends its turn with a text."""
         return [self.frames(wire), list(encode(wire, [Text(text), Finish()], first_id=100))]
 
 
@@ -67,7 +67,7 @@ def _gemini(chunks: tuple[FunctionCall | tuple[FunctionCall, ...], ...]) -> Fram
         calls = chunk if isinstance(chunk, tuple) else (chunk,)
         made.append({"content": {"role": "model", "parts": [{"functionCall": call} for call in calls]}})
     made.append({"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"})
-    # As Google does it, and google-genai needs it: no character that ends a line of Unicode.
+    # As Google does, and google-genai requires: no character that ends a line in Unicode.
     return [f"data: {json.dumps({'candidates': [candidate]})}\r\n\r\n".encode() for candidate in made]
 
 
@@ -90,7 +90,7 @@ def text(path: str, *parts: str) -> list[FunctionCall]:
 
 
 def called(name: str, *between: FunctionCall) -> list[FunctionCall]:
-    """A streamed call: its name, what comes between, and its end."""
+    """A streamed call: its name, the chunks between, and its end."""
     return [{"name": name, **_MORE}, *between, _END]
 
 
@@ -105,7 +105,7 @@ def _one(name: str, args: dict[str, Any], *chunks: FunctionCall, size: int = 3, 
 
 
 def _made(name: str, *calls: ToolCall, chunks: tuple[FunctionCall, ...] = ()) -> Shape:
-    """Without ``chunks`` Gemini sends the plain ones."""
+    """A shape with these calls. Without ``chunks`` Gemini sends plain ones."""
     plain = tuple(chunk for call in calls for chunk in _plain(call))
     return Shape(name=name, calls=tuple((call.name, call.args) for call in calls), chunks=chunks or plain, steps=calls)
 
@@ -196,16 +196,16 @@ SHAPES: tuple[Shape, ...] = (
 
 
 class ShapeTools:
-    """The tools that the calls of ``SHAPES`` name. Each result is the number of its call, so that it tells whose it is.
+    """The tools that the calls of ``SHAPES`` name. Each result is the number of its call, which shows where it belongs.
 
-    ``ran``: what was run, with the arguments that were given.
+    ``ran``: the tools that were run, with the arguments that were passed.
     """
 
     def __init__(self) -> None:
         self.ran: list[tuple[str, dict[str, Any]]] = []
 
     def functions(self) -> list[Callable[..., int]]:
-        def alpha(  # noqa: PLR0917  # a model gives them by name
+        def alpha(  # noqa: PLR0917  # a model passes them by name
             a: str = "-",
             b: str = "-",
             o: dict[str, Any] | None = None,

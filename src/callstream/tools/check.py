@@ -1,8 +1,8 @@
 """Whether the arguments of a call fit the JSON Schema that the tool was declared with, at the end or while they are written.
 
-Which keywords are judged, and why a verdict is final, is said at ``Judge``. A schema that cannot be judged must not keep a
-tool from running, so everything else fits. An optional argument may be null, because models write null for what they leave
-out.
+The comment at ``Judge`` says which keywords are judged, and why a verdict is final. A schema that cannot be judged must not
+keep a tool from running, so everything else fits. An optional argument may be null, because models write null for arguments
+that they leave out.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from callstream.tools.keywords import (
 )
 from callstream.tools.schema import limit, part_list, part_map
 
-# A fault of a call's arguments: where it is, what was expected there and what came, in a sentence for the model.
+# A fault in a call's arguments: where it is, what was expected there and what came, in a sentence for the model.
 
 _MAX_SHOWN: Final = 40
 _MAX_SENTENCES: Final = 5
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that does not fit. ``got`` is None where nothing is at ``path``.
+    """One thing that does not fit. ``got`` is None where there is nothing at ``path``.
 
-    ``rule`` is a sentence about the value for what "should be …" cannot express, such as a validator's own message.
+    ``rule`` is a sentence about the value that "should be …" cannot express, such as a validator's own message.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class UnknownArgument(Fault, frozen=True):
-    """A name that the tool, or the object that it is in, does not have. ``known`` are those that the object has."""
+    """A name that the tool, or the object around it, does not have. ``known`` are those that the object has."""
 
     known: tuple[str, ...] = ()
 
@@ -76,12 +76,12 @@ class Misfit(ValueError):
         self.faults = faults
 
     def within(self, path: Path) -> list[Fault]:
-        """The faults as seen from where the value is at this path."""
+        """The faults with their paths extended: the value is at this path."""
         return [msgspec.structs.replace(fault, path=(*path, *fault.path)) for fault in self.faults]
 
 
 def _name(path: Path) -> str:
-    """``guest.rooms[0]``: a path as it is written in Python, without the root."""
+    """``guest.rooms[0]``: a path as written in Python, without the root."""
     return str(path[0]) if len(path) == 1 else format_path(path).removeprefix("$.")
 
 
@@ -96,7 +96,7 @@ def describe(faults: Sequence[Fault], names: Iterable[str] = ()) -> str:
 
 
 def show(value: Any) -> str:
-    """A value of JSON as a sentence names it."""
+    """A JSON value as sentences name it."""
     match value:
         case None:
             return "null"
@@ -114,25 +114,25 @@ def show(value: Any) -> str:
             return f"{type(value).__name__} {value!r:.{_MAX_SHOWN}}"
 
 
-# A JSON Schema against a value that is still being written: a fault is found as soon as nothing can mend it any more.
+# A JSON Schema against a value that is still being written: a fault is found as soon as nothing that follows can mend it.
 #
 # ``Judge`` is fed a value in the order of its text: ``begin``, ``append`` for strings, what is inside, ``end``.
-# ``faults`` grows by what is certain, so it says nothing that the rest of the document could turn; at the end of the root it
-# is the verdict. Why that holds: every schema that applies to a value has one ``_SchemaVerdict`` there. It fails by a
-# keyword that is decided by what has come (a type by the first character, a maximum by one too many), or because one that
-# it needs has failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contains`` are decided when their
-# value ends.
+# Only certain faults are added to ``faults``, so the rest of the document cannot overturn any; at the end of the root
+# ``faults`` is the verdict. Why that holds: every schema that applies to a value has one ``_SchemaVerdict`` there. It fails
+# because of a keyword that the text so far decides (a type by the first character, a maximum by one item too many), or
+# because a schema that it needs has failed; ``anyOf`` has failed when all its branches have, and ``not`` or ``contains``
+# are decided when their value ends.
 #
-# One value has one verdict per schema, however many lead to it, so the work is linear in the document for any schema.
+# One value has one verdict per schema, however many paths lead to that schema, so the work is linear in the document.
 #
-# Not judged, so that anything fits them: ``dependentSchemas``, ``propertyNames``, ``unevaluatedItems``,
+# Not judged, so anything fits them: ``dependentSchemas``, ``propertyNames``, ``unevaluatedItems``,
 # ``unevaluatedProperties``, dynamic references and anchors, references that lead out of the schema or nowhere, and patterns
 # that Python cannot compile. Types may be in Gemini's capitals, and ``nullable`` is known.
 #
-# By hand, because no library judges a value that is not whole. In ``python -m bench.byhand`` a wrong second field is
-# certain after 32 of 4,070 characters; jsonschema could say it at the end. For values that are whole jsonschema is five
-# times as fast (100 µs against 500), and knows the keywords that are left out here, but the core does not depend on it:
-# see ``adk.calls``.
+# Hand-written, because no library judges a value that is not whole. In ``python -m bench.byhand`` a wrong second field is
+# certain after 32 of 4,070 characters; jsonschema could only say so at the end. For whole values jsonschema is five times
+# as fast (100 µs against 500), and knows the keywords that are left out here, but the core does not depend on it: see
+# ``adk.calls``.
 
 OnVerdict: TypeAlias = Callable[[list[Fault] | None], None]
 """Called with each fault of a check when it is found, or once with None if the value fits."""
@@ -143,20 +143,20 @@ _CONTAINERS: Final = {
     "object": ("an object", "field", "minProperties", "maxProperties"),
     "array": ("an array", "item", "minItems", "maxItems"),
 }
-"""The words for a container and for what is in it, and the keywords that state how much that may be."""
+"""The words for a container and for its elements, and the keywords that limit their number."""
 
 _MAX_FAULTS: Final = 100
-"""Faults that are kept; more are not worth reading."""
+"""The most faults that are kept; more are not worth reading."""
 _MAX_NESTED: Final = 100
-"""Schemas that may lead to each other at one value."""
+"""How many schemas may refer to each other in a chain at one value."""
 
 
 class Judge:
-    """``eager``: the first fault is enough, as early as it is certain. Else all faults are wanted.
+    """``eager``: the first fault is enough, as early as it is certain. Otherwise all faults are collected.
 
-    ``lenient``: a member of the root that is not required may be null, because models write null for what they leave out.
-    ``outline``: only the types of the root and of its members are judged, and which members are required.
-    ``formats``: strings are read by those of ``FORMATS``, as msgspec reads them.
+    ``lenient``: a member of the root that is not required may be null, because models write null for arguments that they
+    leave out. ``outline``: only the types of the root and of its members are judged, and which members are required.
+    ``formats``: strings have to fit the formats in ``FORMATS``, as msgspec reads them.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Judge:
     def begin(self, step: str | int | None, kind: str, got: str) -> None:
         """A value begins: the root (``step`` is None), or a member or an item of the open container.
 
-        ``kind`` is its type by the words of JSON Schema, where integers are numbers; ``got`` names it in sentences.
+        ``kind`` is its type as JSON Schema names it, with integers as numbers; ``got`` names the value in sentences.
         """
         if step is None:
             frame = _ValueFrame(self, (), kind, got)
@@ -204,7 +204,7 @@ class Judge:
         kind = kind_of(value)
         self.begin(step, kind, show(value))
         if self.outline and step is not None:
-            pass  # what is inside is not judged, and may be deep
+            pass  # the inside is not judged, and may be deep
         elif kind == "string":
             self.append(value)
         elif kind == "object":
@@ -221,7 +221,7 @@ class Judge:
 
 
 class _ValueFrame(msgspec.Struct, eq=False):
-    """One value that is open: what has come of it, and a check for each schema that applies to it."""
+    """One open value: how much of it has come, and a check for each schema that applies to it."""
 
     judge: Judge
     path: Path
@@ -243,7 +243,7 @@ class _ValueFrame(msgspec.Struct, eq=False):
             if nested < _MAX_NESTED:
                 found.expand(nested + 1)
         elif found.is_expanding:
-            return found  # it refers to itself without anything in between, which says nothing
+            return found  # it refers to itself with nothing in between, which requires nothing
         else:
             found.listeners.append(on_verdict)
         return found
@@ -307,7 +307,7 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
     def wants_unique(self) -> bool:
         return self.schema.get("uniqueItems") is True
 
-    # -- what comes --
+    # -- as the value arrives --
 
     def expand(self, nested: int) -> None:
         """Finds the schemas that apply to the same value."""
@@ -341,16 +341,16 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
 
         def on_verdict(faults: list[Fault] | None) -> None:
             if faults is not None and self.frame.judge.eager:
-                tell()
+                fail_if_none_is_left()
 
-        def tell() -> None:
+        def fail_if_none_is_left() -> None:
             nonlocal has_failed
             if not has_failed and len(checks) == len(branches) and all(check.fits is False for check in checks):
                 has_failed = True
                 self.fail(*nearest([check.faults for check in checks], self.frame.path))
 
         def decide() -> None:
-            tell()
+            fail_if_none_is_left()
             if only_one and sum(check.fits is True for check in checks) > 1:
                 self.fail(Fault(self.frame.path, "what only one of the alternatives allows", self.frame.got))
 
@@ -359,7 +359,7 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
         self.then.append(decide)
 
     def _expand_condition(self, schema: dict[str, Any], add: Callable[[Any, OnVerdict], _SchemaVerdict]) -> None:
-        """``else`` counts from when ``if`` has failed, ``then`` when it has turned out to fit, at the end."""
+        """``else`` counts as soon as ``if`` has failed, ``then`` when ``if`` has turned out to fit, at the end."""
         parts: dict[str, _SchemaVerdict] = {}
 
         def on_if(faults: list[Fault] | None) -> None:
@@ -388,9 +388,9 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
             fault = UnknownArgument if frame.path and isinstance(frame.path[-1], str) else Fault
             self.fail(fault(frame.path, "left out", frame.got))
         elif self.types and not any(is_of(type_, frame.kind) for type_, _ in self.types):
-            self._fail_for_good(self._expected_type(), frame.got)
+            self._fail_and_stop(self._expected_type(), frame.got)
         elif choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
-            self._fail_for_good(alternatives_of(choices), frame.got)
+            self._fail_and_stop(alternatives_of(choices), frame.got)
         elif frame.kind == "string":
             self.watches_text = choices is not None or limit(self.schema, "maxLength") is not None
 
@@ -415,14 +415,14 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
         most = limit(self.schema, "maxLength")
         if most is not None and frame.length > most:
             got = frame.got if not frame.judge.eager else f"a string of more than {_count(most, 'character')}"
-            self._fail_for_good(f"at most {most:g} characters long", got)
+            self._fail_and_stop(f"at most {most:g} characters long", got)
         elif (choices := self.choices) is not None:
             text = frame.text or ""
             if not any(isinstance(choice, str) and choice.startswith(text) for choice in choices):
                 got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
-                self._fail_for_good(alternatives_of(choices), got)
+                self._fail_and_stop(alternatives_of(choices), got)
 
-    # -- what is decided --
+    # -- verdicts --
 
     def decide(self, value: Any) -> None:
         """The value is whole."""
@@ -447,13 +447,13 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
         for on_verdict in self.listeners:
             on_verdict(list(faults))
 
-    def _fail_for_good(self, expected: str, got: str) -> None:
-        """Nothing else is worth saying of the value."""
+    def _fail_and_stop(self, expected: str, got: str) -> None:
+        """Fails with a fault after which nothing else about the value is worth saying."""
         self.is_silent = True
         self.fail(Fault(self.frame.path, expected, got))
 
     def has_failed_before(self, faults: list[Fault]) -> bool:
-        """Whether it had failed when these were found."""
+        """Whether it had already failed when these faults were found."""
         return len(self.faults) > len(faults)
 
     def _need(self, faults: list[Fault] | None) -> None:
@@ -461,7 +461,7 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
             self.fail(*faults)
 
     def _need_known(self, faults: list[Fault] | None) -> None:
-        """As ``_need``, of a member that must not be there: the fault names those that may."""
+        """Like ``_need``, for a member that must not exist: the fault names those that may."""
         known = tuple(part_map(self.schema.get("properties")))
         if faults is not None:
             self.fail(*(msgspec.structs.replace(fault, known=known) for fault in faults))
@@ -563,11 +563,11 @@ def _count(number: float, unit: str) -> str:
 
 
 def _ignore(faults: list[Fault] | None) -> None:
-    """The verdict is asked for later."""
+    """For a verdict that is looked at later."""
 
 
 def nearest(branches: list[list[Fault]], path: Path) -> list[Fault]:
-    """The faults of the value at that path, which fits no branch. The one that comes nearest is the one that was meant."""
+    """The faults of the value at that path, which fits no branch. The branch that it fits best is taken as the one meant."""
     if all(faults[0].path == path for faults in branches):
         if any(faults[0].rule is not None for faults in branches):
             return [faults[0] for faults in branches]
@@ -577,14 +577,14 @@ def nearest(branches: list[list[Fault]], path: Path) -> list[Fault]:
 
 
 def faults(schema: Any, value: Any, *, lenient: bool = True, formats: bool = False) -> list[Fault]:
-    """What in the arguments does not fit the schema; nothing if they fit. ``formats``: dates and the like are read, too."""
+    """The parts of the arguments that do not fit the schema, if any. ``formats``: judges dates and the like, too."""
     judge = Judge(schema, lenient=lenient, formats=formats)
     judge.read(value)
     return judge.faults
 
 
 def outline_faults(schema: Any, value: Any) -> list[Fault]:
-    """Which arguments are missing, and which are of another type. Whose tool it is may be lenient in the rest."""
+    """Which arguments are missing, and which are of another type. The tool's owner may be lenient about the rest."""
     judge = Judge(schema, lenient=True, outline=True)
     judge.read(value)
     return judge.faults
@@ -596,10 +596,10 @@ def argument_names(schema: Any) -> list[str]:
 
 
 class StreamCheck:
-    """Judges arguments while they are written. ``faults`` are certain: no text that may follow can mend them.
+    """Judges arguments while they are written. ``faults`` are certain: no text that follows can mend them.
 
-    A name that comes twice in an object is a fault of its own kind (``duplicate``): readers of JSON disagree about what it
-    means, so a verdict about the first value could turn. Text that is not JSON is not judged here.
+    A name that comes twice in an object is a fault of its own kind (``duplicate``): JSON readers disagree about its
+    meaning, so a verdict about the first value could be overturned. Text that is not JSON is not judged here.
     """
 
     def __init__(self, schema: Any, *, lenient: bool = True) -> None:
@@ -607,7 +607,7 @@ class StreamCheck:
         self._lenient = lenient
         self._argument_names = argument_names(schema)
         self._stream = JsonStream()
-        self._names: list[set[str]] = []  # of every value that is open
+        self._names: list[set[str]] = []  # of every open value
         self._is_over = False
         self.has_begun = False
         self.duplicate: str | None = None
@@ -622,17 +622,17 @@ class StreamCheck:
         return bool(self.faults) or self.duplicate is not None
 
     def feed(self, text: str) -> bool:
-        """Reads more of the text. Whether the call is refused."""
+        """Reads more of the text. Returns whether the call is refused."""
         self.has_begun = True
         if not self.is_refused and self._stream.error is None:
             try:
                 self._apply(self._stream.feed(text))
             except WireError:
-                pass  # not JSON, or more than fits into memory: that is judged elsewhere
+                pass  # not JSON, or beyond the limits of size: that is judged elsewhere
         return self.is_refused
 
     def end(self) -> bool:
-        """The text is whole: a number, if it is nothing else, is known now. Whether the call is refused."""
+        """The text is whole, which also completes a document that is just a number. Returns whether the call is refused."""
         try:
             value = self._stream.close()
         except WireError:

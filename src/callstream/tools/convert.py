@@ -1,12 +1,12 @@
-"""Values of a tool's annotated types, made of the JSON that a model wrote.
+"""Values of a tool's annotated types, made from the JSON that a model wrote.
 
-msgspec converts what it knows: builtins, date and datetime, UUID, Literal, Enum, TypedDict, dataclasses, structs, and
-``Annotated`` with its ``Meta``. pydantic converts an annotation in which something of pydantic's occurs: a model, one of
-its dataclasses, ``Field``. It is looked for only there, so a program without pydantic needs none. Both are strict, as for
-JSON: ``"5"`` is not an integer, but ``5.0`` is one, and ``"2026-01-31"`` is a date. A pydantic model follows its own config.
+msgspec converts the types that it knows: builtins, date and datetime, UUID, Literal, Enum, TypedDict, dataclasses, structs,
+and ``Annotated`` with its ``Meta``. pydantic converts annotations that contain something from pydantic: a model, one of its
+dataclasses, ``Field``. It is only imported for these, so other programs do not need it. Both are strict, as for JSON:
+``"5"`` is not an integer, but ``5.0`` is one, and ``"2026-01-31"`` is a date. A pydantic model follows its own config.
 
-A value that already has its type passes, because some frameworks convert first. What neither library can judge passes as
-well: parameters without annotation, classes that they do not know, such as a framework's context.
+A value that already has its type passes, because some frameworks convert first. Values that neither library can judge pass
+as well: those of parameters without annotation, or of unknown classes, such as a framework's context.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from callstream.tools.schema import (
 )
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""Gives the value of the annotated type, or raises ``Misfit``."""
+"""Returns the value in the annotated type, or raises ``Misfit``."""
 
 _AT: Final = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _EXPECTED: Final = re.compile(r"^Expected `([^`]+)`, got `[^`]+`$")
@@ -60,9 +60,9 @@ typed_arguments: ContextVar[Mapping[str, Any] | None] = ContextVar("callstream_t
 
 
 class Arguments:
-    """The arguments of one tool: how each parameter's value is made of what a model wrote.
+    """The arguments of one tool: how each parameter's value is made from what a model wrote.
 
-    Nothing is built before the first call, because a class may still lack its fields when the tool is declared.
+    Nothing is built before the first call, because a class may not have its fields yet when the tool is declared.
     """
 
     def __init__(self, tool_name: str, signature: Signature) -> None:
@@ -77,8 +77,8 @@ class Arguments:
     def convert(self, args: Mapping[str, Any], *, check_names: bool = True) -> dict[str, Any]:
         """All arguments of a call, with values of the annotated types. Raises ``InvalidArguments`` with every fault.
 
-        ``check_names=False`` refuses nothing for its name: a host fills in some arguments itself. If a value does not fit,
-        wrong names are reported as well.
+        ``check_names=False`` refuses no argument because of its name: a host fills in some itself. If a value does not fit,
+        wrong names are still reported with it.
         """
         converted, faults = self.convert_values(args)
         if check_names or faults:
@@ -95,7 +95,7 @@ class Arguments:
         return converted[name]
 
     def convert_values(self, args: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
-        """What fits, and the faults of what does not."""
+        """The values that fit, and the faults of the others."""
         typed = typed_arguments.get() or {}
         converted: dict[str, Any] = {}
         faults: list[Fault] = []
@@ -107,7 +107,7 @@ class Arguments:
         return converted, faults
 
     def fill(self, names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Filled:
-        """The arguments of a call in Python, converted. ``names`` are those of the positional parameters."""
+        """The arguments of a Python call, converted. ``names`` are those of the positional parameters."""
         placed = dict(zip(names, args, strict=False))
         if placed.keys() & kwargs.keys():
             return args, kwargs  # Python's own error
@@ -118,7 +118,7 @@ class Arguments:
         return (*(converted[name] for name in placed), *beyond), {name: converted[name] for name in kwargs}
 
     def stream_check(self) -> StreamCheck:
-        """What judges arguments of the tool while they are written."""
+        """A check that judges arguments of the tool while they are written."""
         if self._judged is None:
             self._judged = judged_schema(self._tool_name, self.parameters.values(), takes_all=self.takes_all)
         return StreamCheck(self._judged)
@@ -137,11 +137,11 @@ class Arguments:
             return convert(value)
         except Misfit:
             if value is None and parameter.default is not parameter.empty:
-                return parameter.default  # models write null for what they leave out
+                return parameter.default  # models write null for arguments that they leave out
             raise
 
     def missing(self, args: Mapping[str, Any]) -> list[str]:
-        """The required parameters without a value: the model left them out, or a host gives them when it calls the tool."""
+        """The required parameters without a value: the model left them out, or a host passes them when it calls the tool."""
         return [name for name, p in self.parameters.items() if p.default is p.empty and name not in args]
 
     def _converter(self, name: str) -> Convert | None:
@@ -151,7 +151,7 @@ class Arguments:
 
     def _name_faults(self, args: Mapping[str, Any], *, is_hosts: bool) -> list[Fault]:
         missing = self.missing(args)
-        if is_hosts:  # it fills in what no model can write
+        if is_hosts:  # a host fills in values that no model can write
             missing = [name for name in missing if self._converter(name) is not None]
         unknown = [] if self.takes_all else [name for name in args if name not in self.parameters]
         return [Fault((name,), "a value") for name in missing] + [
@@ -160,7 +160,7 @@ class Arguments:
 
 
 def converter(annotation: Any) -> Convert | None:
-    """How values of the annotation are made; None if there is nothing to convert or to judge."""
+    """The converter for values of the annotation; None if there is nothing to convert or to judge."""
     if annotation is Any or annotation is Parameter.empty or isinstance(annotation, str):
         return None
     convert = model_converter(annotation) if uses_pydantic(annotation) else None
@@ -182,7 +182,7 @@ def converter(annotation: Any) -> Convert | None:
                 return convert(whole)
         except Misfit:
             raise
-        except Exception as error:  # a validator's own mistake; the call must not run, nor the stream break
+        except Exception as error:  # a bug in a validator; the call must not run, but the stream must not break
             rule = f"it could not be validated ({type(error).__name__}: {message_of(error)})"
             raise Misfit([Fault((), "a valid value", show(value), rule)]) from error
 
@@ -190,9 +190,9 @@ def converter(annotation: Any) -> Convert | None:
 
 
 def _with_integers(value: Any) -> Any:
-    """The value with an integer for every float that is one: JSON Schema takes 5.0 for an integer, and models write it.
+    """The value with integers instead of whole floats: to JSON Schema 5.0 is an integer, and models write that.
 
-    The value itself, if there is none.
+    Returns the value itself if it has no such float.
     """
     match value:
         case float() if value.is_integer():
@@ -212,7 +212,7 @@ def _with_integers(value: Any) -> Any:
 
 def _msgspec_converter(annotation: Any) -> Convert | None:
     models: dict[type, Convert | None] = {}
-    unknown: list[type] = []  # a Meta may describe what cannot be made
+    unknown: list[type] = []  # a Meta may describe a class that cannot be made
 
     def convert_model(class_: type, value: Any) -> Any:
         convert = models[class_]
@@ -225,7 +225,7 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
         models[class_] = converter(class_)
         return {"type": "object"}
 
-    try:  # msgspec says by this which types it knows
+    try:  # this shows which types msgspec knows
         schema, definitions = msgspec_schema(annotation, note_model)
     except (TypeError, NotImplementedError, NameError):
         return None
@@ -238,7 +238,7 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
             return msgspec.convert(value, annotation, strict=True, str_keys=True, dec_hook=convert_model)
         except msgspec.ValidationError as error:
             text, path = _split_path(str(error))
-            # msgspec names the first fault alone, and no keys; the schema finds all but those of models.
+            # msgspec names only the first fault, and no keys; the schema finds all faults but those of models.
             found = find_faults(root, value, lenient=False, formats=True) if is_json(value) else []
             if isinstance(error.__cause__, Misfit):
                 found += error.__cause__.within(path)
@@ -248,13 +248,13 @@ def _msgspec_converter(annotation: Any) -> Convert | None:
 
 
 def _split_path(text: str) -> tuple[str, Path]:
-    """msgspec's message, and the place that it names: as far as it does, since it writes ``[...]`` for any key."""
+    """msgspec's message, and the place that it names, up to the first ``[...]``, which it writes for any key."""
     at = _AT.search(text)
     if at is None:
         return text, ()
     try:
         return text[: at.start()], parse_path(at[1].split("[...]")[0])
-    except WireError:  # names are written as they are
+    except WireError:  # msgspec writes names unescaped
         return text[: at.start()], ()
 
 
@@ -297,16 +297,16 @@ _PYDANTIC_WORDS: Final = {
     "string_too_short": "at least {min_length} characters long",
     "string_too_long": "at most {max_length} characters long",
 }
-"""What pydantic's errors say in our words: those of a type (``…_type``), or of reading one (``…_parsing``), by its name."""
+"""Our words for pydantic's errors, by the type's name: for a wrong type (``…_type``), or a failed parse (``…_parsing``)."""
 _JSON: Final = (str, int, float, bool, type(None))
 
 
 def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
-    """How pydantic makes values of the annotation; None if it cannot."""
+    """pydantic's converter for values of the annotation; None if it cannot."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
     from pydantic.errors import PydanticUserError
 
-    try:  # in a tuple, because only what has no config of its own can be given one
+    try:  # in a tuple, because a config can only be passed for a type that has none of its own
         adapter: Any = TypeAdapter(tuple[annotation], config=ConfigDict(strict=True))
     except (PydanticUserError, NameError):
         return None
@@ -322,7 +322,7 @@ def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def _with_known_fields(faults: list[Fault], annotation: Any, value: Any) -> list[Fault]:
-    """The faults, where those of names that are not known say which are: pydantic does not, its schema does."""
+    """The faults, with the known names added to those about unknown ones: pydantic's schema has them, its errors do not."""
     if not any(isinstance(fault, UnknownArgument) for fault in faults) or not is_json(value):
         return faults
     by_schema = {
@@ -337,14 +337,14 @@ def _validate(adapter: Any, value: Any) -> Any:
     if is_json(value):
         try:
             text = json.dumps([value], ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # half a surrogate pair, which no UTF-8 can carry
+        except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 cannot express
             return adapter.validate_python((value,))
         return adapter.validate_json(text)
     return adapter.validate_python((value,))
 
 
 def is_json(value: Any) -> bool:
-    """Whether a value is what a model wrote, not made by a framework."""
+    """Whether a value is JSON, as a model wrote it, and not made by a framework."""
     if type(value) is dict:
         return all(type(name) is str and is_json(member) for name, member in value.items())
     if type(value) is list:
@@ -353,7 +353,7 @@ def is_json(value: Any) -> bool:
 
 
 def _expected(kind: str, limits: Mapping[str, Any]) -> str | None:
-    """What should have been there, in the words of every other fault; None for what only pydantic has words for."""
+    """What was expected, in the words of every other fault; None for errors that only pydantic has words for."""
     words = _PYDANTIC_WORDS.get(kind.removesuffix("_type").removesuffix("_parsing"))
     try:
         return None if words is None else words.format_map(limits)
@@ -362,7 +362,7 @@ def _expected(kind: str, limits: Mapping[str, Any]) -> str | None:
 
 
 def _pydantic_faults(errors: Sequence[Mapping[str, Any]], value: Any) -> list[Fault]:
-    """The faults of a value. Of a union's alternatives pydantic says what is wrong with each: the nearest was meant."""
+    """The faults of a value. For a union pydantic reports every alternative: only the best fit's faults are kept."""
     found: list[Fault] = []
     unions: dict[Path, dict[str, list[Fault]]] = {}
     for error in errors:
@@ -378,7 +378,7 @@ def _pydantic_faults(errors: Sequence[Mapping[str, Any]], value: Any) -> list[Fa
 
 
 def _place_in(value: Any, error: Mapping[str, Any]) -> tuple[Path, Path | None]:
-    """Where an error is, and the first of its steps that is none, with its place: an alternative's name, for one."""
+    """Where an error is, and the first of its steps that is not part of the path, such as an alternative's name."""
     steps: Path = tuple(error["loc"][1:])
     path: Path = ()
     label: Path | None = None
@@ -415,13 +415,13 @@ def _pydantic_fault(error: Mapping[str, Any], path: Path) -> Fault:
 
 
 # -- annotations that msgspec knows and pydantic does not, explained to pydantic ---------------------------------------
-# Frameworks that describe functions by pydantic (google-adk, Pydantic AI, LangChain, …) fail on structs and, before Python
-# 3.12, on ``typing.TypedDict``; the limits of ``Meta`` they do not see. So the signature that a tool shows them has such
-# annotations in ``Annotated``, beside an object of pydantic's own protocol. To anything else they mean what they meant.
+# Frameworks that describe functions with pydantic (google-adk, Pydantic AI, LangChain, …) fail on structs and, before
+# Python 3.12, on ``typing.TypedDict``; they do not see the limits in ``Meta``. So the signature that a tool shows them has
+# such annotations in ``Annotated``, with an object of pydantic's own protocol. For other readers their meaning is the same.
 
 
 class _Explained:
-    """Tells pydantic what a value is, and how it is made."""
+    """Tells pydantic what a value is, and how to make it."""
 
     def __init__(self, annotation: Any, convert: Callable[[Any], Any]) -> None:
         self._annotation = annotation
@@ -468,7 +468,7 @@ def _is_strange(part: Any) -> bool:
 
 
 def _inline(schema: Any, definitions: Mapping[str, Any], within: frozenset[str]) -> Any:
-    """The schema with its definitions in their places. One that contains itself is some object."""
+    """The schema with its definitions inlined. A definition that contains itself becomes some object."""
     if isinstance(schema, list):
         return [_inline(each, definitions, within) for each in schema]
     if not isinstance(schema, dict):

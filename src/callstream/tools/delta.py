@@ -1,8 +1,8 @@
-"""What hooks are handed while arguments arrive, and the signal by which they learn that the tool will not run.
+"""What hooks receive while arguments arrive, and the signal that informs them that the tool will not run.
 
-Text is read as JSON only when it is asked for: by a field hook, or a raw hook that looks at ``changes`` or ``args``. Then
-every character is read once. A delta that was kept and is asked later, when the reading has gone on, reads its text
-again from the beginning; it always says what was known at that delta.
+Text is only parsed as JSON on demand: for a field hook, or a raw hook that looks at ``changes`` or ``args``. Then every
+character is read once. A delta that was kept and is asked after later ones have been read parses its text again from the
+beginning; it always says what was known at that delta.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from callstream.jsontext.stream import Change, JsonStream
 
 
 class ArgsText:
-    """The argument text of one call, piece by piece, and what it says. May be asked in any thread."""
+    """The argument text of one call, piece by piece, and its values. May be used in any thread."""
 
     def __init__(self, encoding: Encoding = "json") -> None:
         self._encoding: Encoding = encoding
@@ -32,7 +32,7 @@ class ArgsText:
 
     @property
     def error(self) -> WireError | None:
-        """What is wrong with the text, once reading has come to it."""
+        """The mistake in the text, once reading has reached it."""
         return self._stream.error if self._stream is not None else None
 
     def add(self, text: str) -> int:
@@ -42,7 +42,7 @@ class ArgsText:
 
     @property
     def whole(self) -> str:
-        """All text that came."""
+        """All text so far."""
         return "".join(self._pieces)
 
     def changes_at(self, index: int) -> list[Change]:
@@ -56,7 +56,7 @@ class ArgsText:
             return self._read_at(index)[0].value
 
     def _read_at(self, index: int) -> tuple[JsonStream | _FreeText, list[Change]]:
-        """What has read to the end of the piece at that index and no further, and what that piece changed."""
+        """A reader that has read up to the end of the piece at that index, and what that piece changed."""
         if self._read > index + 1:
             again = self._new_stream()
             again.feed("".join(self._pieces[:index]))
@@ -76,7 +76,7 @@ class ArgsText:
 
 
 class _FreeText:
-    """Reads the input of a free-text tool: one string, at the root, in which nothing can be wrong."""
+    """Reads the input of a free-text tool: one string, at the root, which cannot contain a mistake."""
 
     error = None
 
@@ -92,9 +92,9 @@ class ArgsDelta(msgspec.Struct, frozen=True):
     """A piece of argument text as it arrived, or several adjacent ones that had to wait.
 
     ``seq`` is the number of the run's record that has its last piece, ``tool_arg_delta.seq`` in the journal's database. It
-    grows from delta to delta. ``changes`` and ``args`` are read from the text when they are asked for. If it is wrong they
-    tell what came before the mistake, and raise WireError if that was nothing. A delta that is made by hand, to test a
-    hook, is read as the beginning of its call.
+    grows from delta to delta. ``changes`` and ``args`` are read from the text on demand. If the text has a mistake they
+    return what came before it, and raise WireError if that was nothing. A delta that is made by hand, to test a hook, is
+    read as the beginning of its call.
     """
 
     call_id: str
@@ -163,9 +163,9 @@ class FieldDelta(msgspec.Struct, frozen=True):
 
 
 class AbortSignal:
-    """Says to every hook of one call that its tool will not run. Set at most once; may be read and set in any thread.
+    """Tells every hook of one call that its tool will not run. Set at most once; may be read and set in any thread.
 
-    ``abort`` is for the maker of the signal; a hook that wants the call gone raises ``Reject``.
+    ``abort`` is for the signal's creator; a hook that wants to refuse the call raises ``Reject``.
     """
 
     __slots__ = ("_lock", "_reason", "_waiting")
@@ -181,7 +181,7 @@ class AbortSignal:
 
     @property
     def reason(self) -> str | None:
-        """Why, or None while nothing was aborted."""
+        """Why, or None if it was not aborted."""
         return self._reason
 
     async def wait(self) -> str:
@@ -201,7 +201,7 @@ class AbortSignal:
         return cast(str, self._reason)
 
     def abort(self, reason: str) -> bool:
-        """Sets the signal. False, and nothing is changed, if it was set before."""
+        """Sets the signal. Returns false and changes nothing if it was set before."""
         with self._lock:
             if self._reason is not None:
                 return False

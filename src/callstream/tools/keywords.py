@@ -1,7 +1,7 @@
-"""The keywords of JSON Schema that say something of one value by itself, and how they are read.
+"""The keywords of JSON Schema that concern one value by itself, and how they are read.
 
-A schema may be anything: what a keyword should not be is passed over. Patterns are ECMA regular expressions, read here by
-Python's ``re``, which differs in details (``\\d`` takes digits of all scripts); one that does not compile is passed over.
+A schema may be anything: invalid keyword values are ignored. Patterns are ECMA regular expressions, read here by Python's
+``re``, which differs in details (``\\d`` takes digits of all scripts); a pattern that does not compile is ignored.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool], str], ...]] = (
     ("maximum", operator.gt, "at most"),
     ("exclusiveMaximum", operator.ge, "less than"),
 )
-"""What a number may not be, and what it should be then."""
+"""For each bound: the test that a number beyond it meets, and the words for what was expected."""
 _MAX_SHOWN: Final = 200
 
 
 def kind_of(value: Any) -> str:
-    """The type of a value by the words of JSON Schema, where integers are numbers."""
+    """The type of a value as JSON Schema names it, with integers as numbers."""
     match value:
         case None:
             return "null"
@@ -65,7 +65,7 @@ def kind_of(value: Any) -> str:
 
 
 def expected_types(schema: dict[str, Any]) -> list[tuple[str, str]]:
-    """The types that a schema names, each with the words for it; none if it names one that is not known."""
+    """The types that a schema names, each with the words for it; none if it names an unknown type."""
     stated = schema.get("type")
     names = [
         name.lower() if isinstance(name, str) else "" for name in (stated if isinstance(stated, list) else [stated])
@@ -84,14 +84,14 @@ def expected_types(schema: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def is_of(type_: str, kind: str, value: Any = None) -> bool:
-    """Whether a value of that kind may have the type, or a number (``value``) has it."""
-    if type_ == "integer" and kind == "number":  # by JSON Schema, 5.0 is one
+    """Whether a value of that kind may have the type; for a number with ``value`` given, whether it does."""
+    if type_ == "integer" and kind == "number":  # in JSON Schema, 5.0 is an integer
         return not isinstance(value, float) or value.is_integer()
     return type_ == kind
 
 
 def choices_of(schema: dict[str, Any]) -> list[Any] | None:
-    """The values that ``enum`` and ``const`` leave; None if they say nothing."""
+    """The values that ``enum`` and ``const`` allow; None if there is neither."""
     choices = schema.get("enum")
     choices = choices if isinstance(choices, list) else None
     if "const" not in schema:
@@ -108,7 +108,7 @@ def alternatives_of(choices: list[Any]) -> str:
 
 
 def scalar_faults(schema: dict[str, Any], value: float) -> Iterator[str]:
-    """What a number should be and is not."""
+    """What was expected of a number that does not fit."""
     for word, is_beyond, expected in _BOUNDS:
         bound = limit(schema, word)
         if bound is not None and is_beyond(value, bound):
@@ -119,14 +119,14 @@ def scalar_faults(schema: dict[str, Any], value: float) -> Iterator[str]:
 
 
 def _is_multiple(value: float, step: float) -> bool:
-    """By the decimal digits that were written: 0.0075 is a multiple of 0.0001."""
+    """Compares decimal digits as written: 0.0075 is a multiple of 0.0001."""
     if step == 0 or not (math.isfinite(value) and math.isfinite(step)):
         return True
     return Fraction(Decimal(str(value))) % Fraction(Decimal(str(step))) == 0
 
 
 def string_faults(schema: dict[str, Any], value: str, *, formats: bool = False) -> Iterator[str]:
-    """What a whole string should be and is not. Too long was found while it came. ``formats``: those of ``FORMATS`` too."""
+    """What was expected of a whole string that does not fit; too long is found earlier. ``formats``: judges these, too."""
     least = limit(schema, "minLength")
     if least is not None and len(value) < least:
         yield f"at least {least:g} characters long"
@@ -139,7 +139,7 @@ def string_faults(schema: dict[str, Any], value: str, *, formats: bool = False) 
 
 
 def _format_fault(schema: dict[str, Any], value: str) -> str | None:
-    """What a string should be by its format or its encoding, and is not."""
+    """What was expected of a string that does not fit its format or encoding."""
     stated = "base64" if schema.get("contentEncoding") == "base64" else schema.get("format")
     if not isinstance(stated, str) or stated not in FORMATS:
         return None

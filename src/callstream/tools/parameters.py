@@ -1,11 +1,11 @@
 """The parameters of a tool that the program fills in, not the model alone: a ``Progress``, and a ``Streamed``.
 
-By its Progress a running tool tells its interface how far it is. A Streamed gives it a value while the model is writing it:
+A running tool uses its Progress to report how far it is. A Streamed gives it a value while the model is writing that value:
 ``content: Streamed[str]`` yields text as it arrives, ``items: Streamed[list[Item]]`` each item when it is whole. The model
 sees a string, or an array, declared after all other parameters, so that it writes it last. An async tool iterates with
 ``async for``, a sync tool with ``for`` in its own thread; ``for`` in an async tool would block the event loop, which brings
-the pieces, so it raises ``UsageError``. The end of the arguments ends the iteration; if they will not
-arrive whole and valid, ``ArgumentsAborted`` rises.
+the pieces, so it raises ``UsageError``. The end of the arguments ends the iteration; if they will not arrive whole and
+valid, the iteration raises ``ArgumentsAborted``.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Fill: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Filled]
 
 
 def positional_names(function: Callable[..., Any]) -> list[str]:
-    """The parameters that a caller may fill in by their place."""
+    """The parameters that a caller may pass by position."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def _place(positional: list[str], name: str) -> int:
-    """The place by which a caller may fill the parameter in; beyond all places, if that can only be done by name."""
+    """The parameter's position; beyond all positions if it can only be passed by name."""
     return positional.index(name) if name in positional else sys.maxsize
 
 
@@ -61,11 +61,11 @@ def _place(positional: list[str], name: str) -> int:
 
 
 class Progress:
-    """How a running tool tells its interface how far it is; the model never sees it.
+    """How a running tool reports its progress to its interface; the model never sees it.
 
     ``progress(done, total, message)`` reports ``{"done": …, "total": …, "message": …}``; ``progress(data)`` with
-    anything but a number reports that. The report is made by the call itself. What it returns may be awaited, which
-    lets other tasks run, and need not be, so a plain function or a generator uses it as well. ``report`` must be
+    anything but a number reports that. The call itself makes the report. Its return value may be awaited, which lets
+    other tasks run, but need not be, so plain functions and generators can use it as well. ``report`` must be
     thread-safe.
     """
 
@@ -96,13 +96,13 @@ class _Reported:
 _REPORTED: Final = _Reported()
 no_progress: Final = Progress(lambda data: None)
 current_progress: ContextVar[Progress | None] = ContextVar("callstream_progress", default=None)
-"""What tools called in this context report to, if their caller hands them no Progress itself."""
+"""The Progress that tools called in this context report to, if their caller passes none itself."""
 
 
 def progress_parameter(function: Callable[..., Any], signature: inspect.Signature) -> inspect.Parameter | None:
     """The parameter that is annotated ``Progress``, has such a default, or is named ``progress_callback``.
 
-    Where there is none, it is one named ``progress`` of which nothing says that a model could fill it in: it has no
+    Otherwise it is one named ``progress``, unless something suggests that a model could fill it in: it must have no
     annotation or that of a callable, and no default but None. ``progress: int`` is an argument like any other.
     """
     parameters = signature.parameters.values()
@@ -116,7 +116,7 @@ def progress_parameter(function: Callable[..., Any], signature: inspect.Signatur
 
 
 def is_progress(parameter: inspect.Parameter) -> bool:
-    """Whether nothing but a Progress can be meant for it."""
+    """Whether the parameter can only be meant for a Progress."""
     annotation = parameter.annotation
     if isinstance(annotation, str):
         is_annotated = annotation.split(".")[-1].split(" ")[0].rstrip("]") == "Progress"
@@ -139,7 +139,7 @@ def _is_callable(annotation: Any) -> bool:
 
 
 def progress_filling(positional: list[str], hidden: inspect.Parameter) -> Fill:
-    """Puts a Progress where a function expects one and its caller, who may not know of it, gave none."""
+    """Supplies the Progress that a function expects if its caller, which may not know about it, passed none."""
     place = _place(positional, hidden.name)
     is_last = place == len(positional) - 1
     default: Any = no_progress if hidden.default is hidden.empty else hidden.default
@@ -160,10 +160,10 @@ def progress_filling(positional: list[str], hidden: inspect.Parameter) -> Fill:
 
 
 class Streamed(Generic[T]):
-    """An iterator, async and sync, of the pieces of one argument. It can be read once, by one reader at a time.
+    """An iterator, async and sync, over the pieces of one argument. It can be read once, by one reader at a time.
 
     ``Streamed.of("…")`` is whole from the beginning, for tests: its arguments are the pieces, or one list of them. With
-    ``aborted="truncated"`` (or another reason) ``ArgumentsAborted`` rises after the pieces.
+    ``aborted="truncated"`` (or another reason) ``ArgumentsAborted`` is raised after the pieces.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class Streamed(Generic[T]):
         self._has_ended = False
         self._reason: str | None = None
         self._detail: str | None = None
-        self._keeps_pieces = False  # an abort rises after the pieces that are there, not at once
+        self._keeps_pieces = False  # an abort is raised after the pieces so far, not at once
         self._is_for_task = False  # a coroutine function was called with it
         self._reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
@@ -191,12 +191,12 @@ class Streamed(Generic[T]):
 
     @property
     def text(self) -> str:
-        """All text that has arrived, read or not."""
+        """All text that has arrived, whether read or not."""
         return "".join(self.items)
 
     @property
     def items(self) -> list[Any]:
-        """All pieces or items that have arrived, read or not."""
+        """All pieces or items that have arrived, whether read or not."""
         with self._lock:
             return [*self._seen, *self._waiting]
 
@@ -259,7 +259,7 @@ class Streamed(Generic[T]):
     # -- writing, in any thread --
 
     def put(self, piece: Any) -> None:
-        """The next piece of text, or the next item."""
+        """Adds the next piece of text, or the next item."""
         with self._lock:
             self._waiting.append(piece)
             self._wake()
@@ -271,7 +271,7 @@ class Streamed(Generic[T]):
             self._wake()
 
     def abort(self, reason: str, detail: str | None = None) -> bool:
-        """The rest will not arrive. Nothing is changed if the arguments have ended. True if this informs a task."""
+        """The rest will not arrive. Changes nothing if the arguments have ended. Returns whether a task was waiting."""
         with self._lock:
             has_reader = self._reader is not None
             if not self._has_ended:
@@ -280,7 +280,7 @@ class Streamed(Generic[T]):
             return has_reader
 
     def expect_task(self) -> None:
-        """A task is to read it, with ``async for`` alone, even if all is there."""
+        """A task will read it, and must use ``async for`` even if everything has arrived."""
         self._is_for_task = True
 
     def _wake(self) -> None:
@@ -295,7 +295,7 @@ class Streamed(Generic[T]):
 
 
 class StreamedParameter(msgspec.Struct, frozen=True):
-    """The parameter of a tool that takes a ``Streamed``. ``type``: what the model sees. ``item``: of an array."""
+    """The parameter of a tool that takes a ``Streamed``. ``type``: as the model sees it. ``item``: of an array's items."""
 
     name: str
     type: Any
@@ -309,7 +309,7 @@ class StreamedParameter(msgspec.Struct, frozen=True):
 
 
 def streamed_filling(positional: list[str], streamed: StreamedParameter, *, is_async: bool) -> Fill:
-    """Puts a ``Streamed`` where a function expects one and its caller gave the value whole."""
+    """Wraps the value for a parameter that expects a ``Streamed`` if the caller passed it whole."""
     place = _place(positional, streamed.name)
 
     def wrap(value: Any) -> Any:
@@ -329,7 +329,7 @@ def streamed_filling(positional: list[str], streamed: StreamedParameter, *, is_a
 
 
 def streamed_parameter(function: Callable[..., Any], signature: inspect.Signature) -> StreamedParameter | None:
-    """The parameter that is annotated ``Streamed[…]``, perhaps ``| None``; at most one."""
+    """The parameter that is annotated ``Streamed[…]``, possibly with ``| None``; at most one."""
     found = [made for p in signature.parameters.values() if (made := _streamed(function, p)) is not None]
     if len(found) > 1:
         names = " and ".join(each.name for each in found)
@@ -367,7 +367,7 @@ def _streamed(function: Callable[..., Any], parameter: inspect.Parameter) -> Str
 
 
 def declare_last(signature: inspect.Signature, streamed: StreamedParameter) -> inspect.Signature:
-    """The signature that the model and the frameworks see: the value whole, and after all others."""
+    """The signature that the model and the frameworks see: the streamed value whole, after all others."""
     parameters = list(signature.parameters.values())
     place = next(index for index, each in enumerate(parameters) if each.name == streamed.name)
     shown = parameters.pop(place).replace(annotation=streamed.type)
@@ -376,7 +376,7 @@ def declare_last(signature: inspect.Signature, streamed: StreamedParameter) -> i
         shown = shown.replace(default=default)
     variadic = [each for each in parameters if each.kind is each.VAR_KEYWORD]
     others = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
-    if place < len(others):  # a place after parameters with defaults is only for those that are given by name
+    if place < len(others):  # after parameters with defaults, only one that is passed by name may follow
         shown = shown.replace(kind=inspect.Parameter.KEYWORD_ONLY)
     return signature.replace(parameters=[*others, shown, *variadic])
 
@@ -385,7 +385,7 @@ class Joined(Protocol):
     """A tool that has begun already, whose result is wanted now."""
 
     async def wait(self) -> Any:
-        """What it returns; what it raises rises."""
+        """Returns or raises what the tool does."""
         ...
 
     def wait_here(self) -> Any:

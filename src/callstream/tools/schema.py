@@ -1,8 +1,8 @@
 """What a provider learns about a tool: its name, its description and the JSON Schema of its parameters.
 
-The schema comes from the annotations through msgspec (builtins, Literal, Enum, TypedDict, dataclasses, structs) and, where
-something of pydantic's occurs in one, through pydantic. Gemini takes a subset of OpenAPI's schema objects only, so
-for it references are written out and what its API refuses is left out.
+The schema is made from the annotations by msgspec (builtins, Literal, Enum, TypedDict, dataclasses, structs) or, if an
+annotation contains something from pydantic, by pydantic. Gemini only takes a subset of OpenAPI's schema objects, so for
+Gemini references are inlined and anything that its API refuses is left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FORMATS: Final[dict[str, tuple[str, type]]] = {
     "decimal": ("a decimal number such as 12.50", Decimal),
     "base64": ("a base64 string", bytes),
 }
-"""The formats of strings that a tool's types have: the words for each, and the type that reads it."""
+"""The string formats of a tool's types: the words for each, and the type that reads it."""
 _GEMINI_FORMATS = {
     "string": {"date-time"},
     "integer": {"int32", "int64"},
@@ -77,7 +77,7 @@ def limit(schema: dict[str, Any], word: str) -> float | None:
 
 
 def declaration(provider: Provider, name: str, description: str, parameters: Schema) -> Schema:
-    """The declaration in the form that the provider's own SDK takes in its ``tools``."""
+    """The declaration in the form that the provider's own SDK expects in ``tools``."""
     named = (
         {"name": name, "description": description} if description else {"name": name}
     )  # Bedrock refuses an empty one
@@ -105,7 +105,7 @@ def declaration(provider: Provider, name: str, description: str, parameters: Sch
 
 
 def parameters_schema(tool_name: str, signature: inspect.Signature, described: Mapping[str, str]) -> Schema:
-    """The JSON Schema of a tool's arguments. ``described`` gives texts for parameters whose annotation has none."""
+    """The JSON Schema of a tool's arguments. ``described`` has texts for parameters whose annotation has none."""
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(f"tool {tool_name!r} takes {parameter}, which no schema can describe; name its parameters")
@@ -114,9 +114,9 @@ def parameters_schema(tool_name: str, signature: inspect.Signature, described: M
 
 
 def judged_schema(tool_name: str, parameters: Iterable[inspect.Parameter], *, takes_all: bool) -> Schema:
-    """The schema by which a tool's arguments are judged: that of its declaration, and no names but those of its parameters.
+    """The schema by which a tool's arguments are judged: that of its declaration, with no other names allowed.
 
-    Parameters that no schema can describe are a framework's to fill in.
+    Parameters that no schema can describe are left to a framework to fill in.
     """
     return {**_object(tool_name, parameters, {}, is_lenient=True), "additionalProperties": takes_all}
 
@@ -162,7 +162,7 @@ def _property(
         try:
             schema, found = msgspec_schema(annotation, _model_schema_into(definitions))
         except (TypeError, NameError, RuntimeError) as error:
-            # Of a class that lacks its fields yet, such as a model that names another; pydantic's errors are RuntimeErrors.
+            # The class may not have its fields yet, such as a model that names another; pydantic's errors are RuntimeErrors.
             raise UsageError(f"{where}: no JSON Schema can be made of {_short(annotation)}{_reason(error)}") from error
     for name, definition in found.items():
         _define(definitions, name, definition, where)
@@ -173,19 +173,19 @@ def _property(
 
 
 def _short(annotation: Any) -> str:
-    """The annotation as it is written in a program, without modules."""
+    """The annotation as written in a program, without modules."""
     return re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(annotation).replace("<locals>.", ""))
 
 
 def _reason(error: Exception) -> str:
-    if "schema_hook" in str(error):  # advice of msgspec's that is none for the author of a tool
+    if "schema_hook" in str(error):  # msgspec's advice, which does not help the author of a tool
         return "; take a dataclass, a TypedDict, a msgspec struct or a pydantic model"
     first_line = str(error).partition("\n")[0]
     return f" ({first_line})"
 
 
 def _model_schema_into(definitions: dict[str, Schema]) -> Callable[[type], Schema]:
-    """A schema hook for classes that describe themselves; the parts that they refer to go into the definitions."""
+    """A schema hook for classes that describe themselves; the parts that these refer to go into the definitions."""
 
     def describe_model(model: type) -> Schema:
         describe: Callable[[], Schema] | None = getattr(model, "model_json_schema", None)
@@ -206,7 +206,7 @@ def _define(definitions: dict[str, Schema], name: str, definition: Schema, where
 
 
 def _json_default(default: Any) -> Any:
-    """The default as JSON, or UNSET where there is none to show."""
+    """The default as JSON, or UNSET if there is none to show."""
     if default is inspect.Parameter.empty or default is None:
         return msgspec.UNSET
     try:
@@ -216,7 +216,7 @@ def _json_default(default: Any) -> Any:
 
 
 def _drop_odd_defaults(part: Any) -> None:
-    """Leaves out defaults that no JSON can express, such as infinity: no request could be written."""
+    """Removes defaults that JSON cannot express, such as infinity: with them no request could be written."""
     if isinstance(part, list):
         for each in part:
             _drop_odd_defaults(each)
@@ -239,9 +239,9 @@ def _is_json(value: Any) -> bool:
 
 
 class _GeminiSchema:
-    """Writes schemas in Gemini's words: references in their places, and nothing that its API refuses.
+    """Writes schemas in Gemini's dialect: with references inlined, and without anything that its API refuses.
 
-    This one is strict, since a tool's author can change the schema. Parts that are not a schema are left out.
+    This class is strict, since a tool's author can change the schema. Parts that are not a schema are left out.
     """
 
     keys = GEMINI_KEYS
@@ -251,7 +251,7 @@ class _GeminiSchema:
         self._definitions: Mapping[str, Any] = definitions if isinstance(definitions, dict) else {}
 
     def resolve(self, name: str, within: tuple[str, ...]) -> Schema | None:
-        """What the name means inside of the definitions ``within``; None for any object."""
+        """The definition of that name, inside those named ``within``; None for any object."""
         if name in within:
             raise UsageError(f"Gemini takes no recursive schema, and {name!r} contains itself; flatten it")
         definition = self._definitions.get(name)
@@ -286,7 +286,7 @@ class _GeminiSchema:
         return written
 
     def _write_items(self, written: Schema, schema: Schema, within: tuple[str, ...]) -> None:
-        """One schema for all items, because Gemini knows no tuples."""
+        """One schema for all items, because Gemini has no tuples."""
         places = [self.write(part, within) for part in part_list(schema.get("prefixItems"))]
         if isinstance(schema.get("items"), dict):
             places.append(self.write(schema["items"], within))
@@ -296,7 +296,7 @@ class _GeminiSchema:
             written["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
 
     def _write_alternatives(self, written: Schema, schema: Schema, within: tuple[str, ...]) -> None:
-        """Alternatives without null, which Gemini calls nullable."""
+        """Alternatives without null, for which Gemini has ``nullable``."""
         alternatives = [*part_list(schema.get("anyOf")), *part_list(schema.get("oneOf"))]
         if isinstance(schema.get("type"), list):
             del written["type"]
@@ -315,7 +315,7 @@ class _GeminiSchema:
 
 
 def _write_enum(written: Schema, schema: Schema) -> None:
-    """Gemini takes an enum of strings only; other choices are named in the description."""
+    """Gemini only takes enums of strings; other choices are named in the description."""
     choices = [schema["const"]] if "const" in schema else part_list(schema.get("enum"))
     written.pop("enum", None)
     if not choices:
@@ -358,15 +358,15 @@ def _add_text(written: Schema, text: str) -> None:
 _MAX_NESTED = 3
 _MAX_REFERENCES = 256
 _UNFOLDED = 64 * 1024
-"""Characters of JSON that references may add to a schema, beside twice its own."""
+"""Characters of JSON that references may add to a schema, in addition to twice its own size."""
 
 
 class _ClientSchema(_GeminiSchema):
-    """A schema that a client sends, which may be anything and cannot be changed here, and must not grow without bound.
+    """A schema sent by a client, which may be anything and cannot be changed here, and must not grow without bound.
 
-    Definitions that refer to each other unfold to many times their size, and those that refer to themselves for ever. So
-    one is put into itself no more than ``_MAX_NESTED`` deep, and no schema gets more than ``_MAX_REFERENCES`` in all, nor
-    grows by more than ``_UNFOLDED`` and twice its size; any other reference is some object.
+    Definitions that refer to each other unfold to many times their size, and those that refer to themselves without end.
+    So a definition is put into itself at most ``_MAX_NESTED`` deep, and no schema gets more than ``_MAX_REFERENCES`` in
+    all, or grows by more than ``_UNFOLDED`` plus twice its size; any further reference becomes some object.
     """
 
     keys = GEMINI_KEYS | {"default", "propertyOrdering"}
@@ -395,7 +395,7 @@ def _size(schema: Schema) -> int:
 
 
 def gemini_schema(schema: Any) -> Schema:
-    """A client's JSON Schema in the words that Gemini takes. References are put in their places, to a limit."""
+    """A client's JSON Schema in Gemini's dialect. References are inlined, up to a limit."""
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
     return _ClientSchema(schema).write(schema)
@@ -457,7 +457,7 @@ def _parts(info: types.Type, schema: dict[str, Any]) -> Iterator[tuple[types.Typ
 
 
 def _in_order_of_schema(info: types.UnionType) -> list[types.Type]:
-    """msgspec writes structs after other types, and null last."""
+    """The members as msgspec writes them: structs after other types, and null last."""
 
     def rank(member: types.Type) -> int:
         while isinstance(member, types.Metadata):
@@ -500,13 +500,13 @@ def _order_choices(schema: Any, orders: dict[frozenset[str], list[Any]]) -> None
                 _order_choices(part, orders)
 
 
-# -- annotations in which something of pydantic's occurs ---------------------------------------------------------------
+# -- annotations that contain something from pydantic ------------------------------------------------------------------
 #
-# pydantic is imported for these alone, so a program without it needs none.
+# pydantic is only imported for these, so a program without them does not need it.
 
 
 def uses_pydantic(annotation: Any) -> bool:
-    """Whether something of pydantic's occurs in the annotation, or in a field of its dataclasses and typed dicts."""
+    """Whether something from pydantic occurs in the annotation, or in a field of its dataclasses and typed dicts."""
     return any(is_of_pydantic(each) for each in parts_of(annotation))
 
 
@@ -517,7 +517,7 @@ def _may_be_pydantics(class_: type) -> bool:
 def parts_of(
     annotation: Any, *, has_fields: Callable[[type], bool] = _may_be_pydantics, done: set[type] | None = None
 ) -> Iterator[Any]:
-    """The annotation, all that it is made of, and the annotations of its fields. A class is looked into once."""
+    """The annotation, all its parts, and the annotations of its fields. Each class is looked into once."""
     done = set() if done is None else done
     yield annotation
     if get_origin(annotation) is Annotated:
@@ -528,7 +528,7 @@ def parts_of(
         try:
             inner += get_type_hints(annotation, include_extras=True).values()
         except (NameError, TypeError):
-            pass  # it may be that only a type checker knows them
+            pass  # names that perhaps only a type checker knows
     for part in inner:
         yield from parts_of(part, has_fields=has_fields, done=done)
 
@@ -541,7 +541,7 @@ def is_of_pydantic(part: Any) -> bool:
 
 
 def model_schema(annotation: Any) -> dict[str, Any] | None:
-    """The JSON Schema that pydantic makes of the annotation; None if it cannot."""
+    """The JSON Schema that pydantic makes for the annotation; None if it cannot."""
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 

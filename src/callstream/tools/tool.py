@@ -1,7 +1,7 @@
 """A tool: a function, what its provider learns about it, and the hooks that watch its arguments arrive.
 
-``tool`` gives back a function of the same kind (plain, async, generator, async generator), so whatever runs or inspects
-functions runs and inspects tools. The parameter that takes a ``Progress`` belongs to the program, not to the model: it
+``tool`` returns a function of the same kind (plain, async, generator, async generator), so anything that runs or inspects
+functions can run and inspect tools. The parameter that takes a ``Progress`` belongs to the program, not to the model: it
 is left out of ``__signature__``, ``__annotations__`` and ``__doc__``, and filled in when the tool is called without it.
 """
 
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
 #
 # The kinds are those of ``inspect``: plain, async, generator, async generator.
 
-# -- docstrings of Google's style --------------------------------------------------------------------------------------
-# The sections begin with a heading of their own line (``Args:``); what comes before the first one describes the function.
-# A parameter's entry begins at the indentation of the section's first line, and its deeper lines belong to it.
+# -- docstrings in Google style ----------------------------------------------------------------------------------------
+# A section begins with a heading on a line of its own (``Args:``); the text before the first one describes the function.
+# A parameter's entry begins at the indentation of the section's first line, and lines indented further belong to it.
 #
-# By hand, because ``without_parameter`` has to know the lines of an entry. docstring_parser and griffe do not say these, so
-# they would be a second parser beside this one, and a second dependency of the core. Of the five docstrings in
-# ``python -m bench.byhand`` docstring_parser raises for one (an empty section) and passes over another (``Keyword Args``);
-# griffe reads all as they are meant. Both take 260 µs for one, this file 50.
+# Hand-written, because ``without_parameter`` has to know the lines of an entry. docstring_parser and griffe do not provide
+# these, so they would be a second parser beside this one, and a second dependency of the core. Of the five docstrings in
+# ``python -m bench.byhand`` docstring_parser raises on one (an empty section) and skips another (``Keyword Args``); griffe
+# reads all of them correctly. Both take 260 µs for one, this file 50.
 
 
 _HEADING = re.compile(
@@ -78,7 +78,7 @@ _ENTRY = re.compile(r"^\s*\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>.
 
 
 class _Entry(NamedTuple):
-    """What is said of one parameter: in the section with that ``heading``, from the line ``first`` to before ``end``."""
+    """The text about one parameter: in the section with that ``heading``, from line ``first`` up to but not ``end``."""
 
     name: str
     text: str
@@ -139,7 +139,7 @@ def _entries(lines: list[str]) -> list[_Entry]:
     return found
 
 
-# -- the call of the model that it runs for ----------------------------------------------------------------------------
+# -- the model's call that a tool runs for -----------------------------------------------------------------------------
 
 _called: ContextVar[Call | None] = ContextVar("callstream_called", default=None)
 
@@ -150,21 +150,21 @@ def current_call() -> Call | None:
 
 
 class ClaimedCall(NamedTuple):
-    """The model's call that a call of a tool in Python means, and the tool itself where it has begun already."""
+    """The model's call that a Python call of a tool stands for, and the tool itself if it has begun already."""
 
     call: Call
     joined: Joined | None = None
 
 
 CallClaims: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], ClaimedCall | None]
-"""Finds the model's call that a call of the tool with these arguments means, which is claimed by that; None if none does."""
+"""Finds, and thereby claims, the model's call that a Python call of the tool with these arguments stands for, if any."""
 call_claims: ContextVar[CallClaims | None] = ContextVar("callstream_call_claims", default=None)
 """Where a tool that is called in this context looks for its call."""
 
 
 @contextmanager
 def running_for(call: Call | None) -> Iterator[None]:
-    """The tool of that call runs: it knows the call, and tools that it calls run for no call. None changes nothing."""
+    """Around the run of a call's tool: the tool sees the call, and tools that it calls run for none. None: no effect."""
     if call is None:
         yield
         return
@@ -176,20 +176,20 @@ def running_for(call: Call | None) -> Iterator[None]:
             _called.reset(tokens[0])
             call_claims.reset(tokens[1])
         except ValueError:
-            pass  # a generator may be closed in another context than it began in
+            pass  # a generator may be closed in a context other than the one it began in
 
 
 # -- signature and kind ------------------------------------------------------------------------------------------------
 
 Claim: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], ClaimedCall | None]
-"""Finds the model's call that such a call of the function means."""
+"""Finds the model's call that a Python call of the function with these arguments stands for."""
 
 
 _NO_CALL = (None, None)
 
 
 def resolved_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature with its annotations resolved one by one: a name that only a type checker knows stays a string."""
+    """The signature with its annotations resolved one by one; a name that only a type checker knows stays a string."""
     try:
         signature = inspect.signature(function)
     except ValueError as error:  # A function written in C may have none.
@@ -217,7 +217,7 @@ def without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
-    """The module in which the annotations were written: of a class those of ``__init__``, of an object ``__call__``."""
+    """The globals of the annotations' module: for a class, where ``__init__`` is, for an object, ``__call__``."""
     origin: Any = inspect.unwrap(without_partials(function))
     if inspect.isclass(origin):
         origin = origin.__init__
@@ -227,7 +227,7 @@ def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def without_receiver(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of a bound method, without its receiver: a tool does not learn what it is bound to."""
+    """The signature as of a bound method, without its receiver: a tool is made before it is bound."""
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].name in ("self", "cls") and parameters[0].annotation is inspect.Parameter.empty:
         return signature.replace(parameters=parameters[1:])
@@ -235,7 +235,7 @@ def without_receiver(signature: inspect.Signature) -> inspect.Signature:
 
 
 def shown_as(made: Any, signature: inspect.Signature) -> Any:
-    """The function, which shows this signature to whoever inspects it."""
+    """The function, which shows this signature when inspected."""
     found = {p.name: p.annotation for p in signature.parameters.values() if p.annotation is not p.empty}
     if signature.return_annotation is not signature.empty:
         found["return"] = signature.return_annotation
@@ -257,7 +257,7 @@ def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda ar
             items = function(*args, **kwargs)
             try:
                 while True:
-                    with running_for(call):  # and not between two items, when its reader has the turn
+                    with running_for(call):  # but not between two items, when its reader runs
                         try:
                             item = await anext(items)
                         except StopAsyncIteration:
@@ -303,7 +303,7 @@ def same_kind(function: Callable[..., Any], fill: Fill, claim: Claim = lambda ar
 
 
 def _running_for(call: Call | None, items: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """A generator that runs for a call, and not between two items, when its reader has the turn."""
+    """A generator that runs for a call, but not between two items, when its reader runs."""
     step: Callable[[], Any] = functools.partial(next, items)
     while True:
         with running_for(call):
@@ -317,7 +317,7 @@ def _running_for(call: Call | None, items: Generator[Any, Any, Any]) -> Generato
             with running_for(call):
                 items.close()
             raise
-        except BaseException as error:  # noqa: BLE001  # what its reader throws into it
+        except BaseException as error:  # noqa: BLE001  # thrown into it by its reader
             step = functools.partial(items.throw, error)
 
 
@@ -333,7 +333,7 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def check_takes(function: Callable[..., Any], arguments: int, expected: str) -> None:
-    """Raises UsageError, with what was expected, if the function cannot be called with so many arguments."""
+    """Raises UsageError, naming what was expected, if the function cannot be called with that many arguments."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # A function written in C may have none.
@@ -352,13 +352,13 @@ ErrorPolicy: TypeAlias = Literal["fail_call", "isolate", "fail_run"]
 """What a hook that raised does: ends its call, ends only its own part in the call, or ends the run."""
 
 Start: TypeAlias = Literal["end", "early"]
-"""When a tool starts: when its caller says so, after the response; or as soon as its own arguments are whole and valid."""
+"""When a tool starts: when its caller runs it, after the response; or as soon as its own arguments are whole and valid."""
 OwnReplay: TypeAlias = Literal["unsafe", "safe", "ask"]
 Reconcile: TypeAlias = "Callable[[Call], Any]"
 
 
 class Unsettled(Enum):
-    """What ``reconcile`` says of a tool that has no result: it has done nothing, or that cannot be found out."""
+    """What ``reconcile`` returns for a tool without a result: it has done nothing, or that cannot be found out."""
 
     NOT_DONE = "not done"
     UNKNOWN = "unknown"
@@ -379,9 +379,9 @@ _A = TypeVar("_A", bound=ArgsAbortHook)
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """One registered function. ``is_async``: it runs on the event loop, else in a thread. ``path``: of field hooks.
+    """One registered function. ``is_async``: it runs on the event loop, else in a thread. ``path``: for field hooks.
 
-    ``is_vital``: no call goes on without it, whatever is said of hooks that fail.
+    ``is_vital``: no call continues without it, whatever the policy for failed hooks.
     """
 
     function: Callable[..., Any]
@@ -395,9 +395,9 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 class Hooks(msgspec.Struct, eq=False):
-    """The hooks of one tool, each kind in the order of registration. Registering gives the function back.
+    """The hooks of one tool, each kind in the order of registration. Registering returns the function.
 
-    The tuples are replaced, never changed: a call keeps those that were there when it began.
+    The tuples are replaced, never changed: a call keeps the ones from when it began.
     """
 
     args_delta: tuple[Hook, ...] = ()
@@ -436,21 +436,21 @@ class Hooks(msgspec.Struct, eq=False):
         return register
 
     def on_args_complete(self, hook: _C) -> _C:
-        """Called once when all arguments are there, before the tool runs: ``hook(call: Call, signal: AbortSignal)``."""
+        """Called once when all arguments have arrived, before the tool runs: ``hook(call: Call, signal: AbortSignal)``."""
         self.args_complete += (_checked(hook, "(call, signal)"),)
         return hook
 
     def on_args_abort(self, hook: _A) -> _A:
-        """Called once if the call is given up before its tool was let run: ``hook(call: Call, reason: str)``."""
+        """Called once if the call is given up before its tool was allowed to run: ``hook(call: Call, reason: str)``."""
         self.args_abort += (_checked(hook, "(call, reason)"),)
         return hook
 
 
 class Tool(Generic[Function_co]):
-    """What ``tool`` returns: the function, and beside it its hooks and its declaration.
+    """What ``tool`` returns: the function, with its hooks and its declaration.
 
-    It is for type checkers: what ``tool`` returns is a function. ``Tool[Any]`` is any tool. A list of several is one of
-    tools, too, whatever they take: the type is covariant.
+    This class is for type checkers: ``tool`` really returns a function. ``Tool[Any]`` is any tool. The type is covariant,
+    so a list of several tools is a list of tools, whatever they take.
     """
 
     __name__: str
@@ -465,16 +465,16 @@ class Tool(Generic[Function_co]):
     check: Checks
     """When arguments are judged by the schema: ``end``, or ``stream``, while they are written."""
     arguments: Arguments
-    """How the values that the tool is called with are made of what a model wrote."""
+    """How the values that the tool is called with are made from what a model wrote."""
     progress_parameter: str | None
-    """The hidden parameter, by which a caller hands in a ``Progress``."""
+    """The hidden parameter through which a caller passes a ``Progress``."""
     streamed: StreamedParameter | None
     """The parameter that takes a ``Streamed``."""
     start: Start
     replay: ReplayRule
-    """What becomes of it if its process dies while it runs, where the run goes on in another one."""
+    """What happens to the tool if its process dies while it runs and the run goes on in another process."""
     reconcile: Reconcile | None
-    """Finds out what has become of it."""
+    """Finds out what the interrupted tool has done."""
 
     __call__: Function_co  # not a property, which pyright would not call
 
@@ -490,7 +490,7 @@ class Tool(Generic[Function_co]):
         raise NotImplementedError
 
     def on_args_complete(self, hook: _C, /) -> _C:
-        """Called once when all arguments are there: ``hook(call: Call, signal: AbortSignal)``."""
+        """Called once when all arguments have arrived: ``hook(call: Call, signal: AbortSignal)``."""
         raise NotImplementedError
 
     def on_args_abort(self, hook: _A, /) -> _A:
@@ -500,7 +500,7 @@ class Tool(Generic[Function_co]):
     def schema(self, provider: Provider, /) -> Any:
         """The declaration for plain SDK users, a dict, by the name of a wire; ``openai`` and ``bedrock`` are short names.
 
-        Its type is Any, because each SDK has one of its own for it.
+        It is typed Any, because each SDK has its own type for it.
         """
         raise NotImplementedError
 
@@ -529,7 +529,7 @@ def tool(
     replay: OwnReplay = "unsafe",
     reconcile: Reconcile | None = None,
 ) -> Callable[[Function], Tool[Function]]: ...
-def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
+def tool(  # noqa: PLR0913  # each is an independent choice for the tool
     function: Callable[..., Any] | None = None,
     /,
     *,
@@ -548,14 +548,14 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
     ``name`` and ``description`` replace the function's own name and docstring. The function itself is not changed.
     ``stream_arguments=False``: a provider that streams arguments only on request is not asked for those of this tool.
     ``start="early"``: in a run, the tool starts when its own arguments are whole and valid, while the model is still
-    writing. A tool with a ``Streamed`` parameter starts earlier than that by itself.
+    writing. A tool with a ``Streamed`` parameter starts even earlier, without this.
     ``check="stream"``: arguments are judged by the schema while they are written, and a call is discarded as soon as a fault
-    is certain; else when they are whole.
+    is certain; otherwise they are judged when they are whole.
     ``replay="safe"``: if the process dies while the tool runs and the run goes on in another one, the tool runs again, with
-    the same ``current_call().idempotency_key``; else the model is told that the outcome is unknown.
+    the same ``current_call().idempotency_key``; otherwise the model is told that the outcome is unknown.
     ``replay="ask"``: a person is asked whether it may run again.
-    ``reconcile(call)`` is asked then what has become of it: what it returns is the result, ``NOT_DONE`` has the tool run,
-    ``UNKNOWN`` leaves it at that.
+    ``reconcile(call)`` is then called to find out what the tool has done: its return value is the result, ``NOT_DONE`` lets
+    the tool run, with ``UNKNOWN`` the outcome stays unknown.
     """
     _check_choice("start", start, Start)
     _check_choice("check", check, Checks)
@@ -579,7 +579,7 @@ def tool(  # noqa: PLR0913  # each of them is a choice of the tool's own
 
 
 def check_hook_settings(hook_timeout: Any, on_hook_error: ErrorPolicy | None) -> None:
-    """Refuses settings of hooks that neither a tool nor the runtime accepts."""
+    """Raises UsageError for hook settings that neither a tool nor the runtime accepts."""
     if hook_timeout is not None and not (isinstance(hook_timeout, int | float) and hook_timeout > 0):
         raise UsageError(f"expected hook_timeout in seconds, more than 0, got {hook_timeout!r}")
     if on_hook_error is not None:
@@ -651,7 +651,7 @@ def _filling(
     arguments: Arguments,
     streamed: StreamedParameter | None,
 ) -> Fill:
-    """Completes a call: the Progress, where its caller gave none, values of the annotated types, and a Streamed."""
+    """Completes a call: adds a Progress if its caller passed none, converts values to their types, adds a Streamed."""
     positional = positional_names(function)
     fills: list[Fill] = [] if hidden is None else [progress_filling(positional, hidden)]
     fills.append(functools.partial(arguments.fill, positional))
@@ -668,7 +668,7 @@ def _filling(
 
 
 def check_field(made: Tool[Any], path: str) -> None:
-    """Refuses a field that the tool's arguments cannot have: its hooks would wait for it for ever."""
+    """Raises UsageError for a field that the tool's arguments cannot have: its hooks would wait forever."""
     try:
         parameters = made.schema("anthropic")["input_schema"]
     except UsageError:  # the tool cannot be declared from its signature, so nothing is known about its arguments

@@ -1,7 +1,7 @@
 """Runs as the AI SDK's UI message stream: journal records in, chunks out; its chat's requests in, AG-UI input out. Pure.
 
-``ChunkTranslator`` tells a turn, live or from its beginning; ``ui_messages`` gives the messages of a thread;
-``read_request`` reads what ``useChat`` sends. ``Merger`` makes chunks fewer and ``encode_sse`` writes them.
+``ChunkTranslator`` translates a turn, live or from its beginning; ``ui_messages`` returns the messages of a thread;
+``read_request`` reads the requests of ``useChat``. ``Merger`` makes chunks fewer and ``encode_sse`` writes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A thread as the AI SDK keeps it: one user message, one assistant message, and so on, whatever number of runs they took.
+"""A thread as the AI SDK keeps it: one user message, one assistant message, and so on, however many runs they took.
 
-``ui_messages`` gives a page what it shows when it is loaded. The assistant's are folded from the very chunks that a client
-gets, as the client's reader folds them.
+``ui_messages`` returns the messages that a page shows when it is loaded. Those of the assistant are folded from the very
+chunks that a client gets, as the client's reader folds them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from callstream.view import RunView
 
 
 class ChatTurn(msgspec.Struct):
-    """What followed a user's message."""
+    """The runs that followed a user's message."""
 
     runs: list[RunView]
 
@@ -44,7 +44,7 @@ def begins_turn(run: RunView) -> bool:
 
 
 def turns(runs: Iterable[RunView]) -> list[ChatTurn]:
-    """The turns of a thread, of whose runs these are the views, the oldest first."""
+    """The turns of a thread, from the views of its runs, the oldest first."""
     found: list[ChatTurn] = []
     for run in runs:
         if not found or begins_turn(run):
@@ -55,7 +55,7 @@ def turns(runs: Iterable[RunView]) -> list[ChatTurn]:
 
 
 def ui_messages(runs: Iterable[RunView], view: View | None = None, *, sdk: Sdk = 6) -> list[dict[str, Any]]:
-    """The messages of a thread, without the one that is being written: a client that resumes gets that from the start."""
+    """The messages of a thread, except the one being written: a client that resumes gets that from the start."""
     messages: list[dict[str, Any]] = []
     heard: set[str] = set()
     for turn in turns(runs):
@@ -79,7 +79,7 @@ def _input_of(run: RunView) -> list[Message]:
 
 
 def _coming_in(run: RunView, heard: Container[str]) -> list[Message]:
-    """What the user has said to a run that has just begun: what is new in its input, which is recorded a moment later."""
+    """The user's messages to a run that has just begun: the new ones in its input, which are recorded a moment later."""
     found: list[Message] = []
     match run.input:
         case {"messages": list(messages)} if run.outcome is None:
@@ -115,7 +115,7 @@ def _ui_part(part: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """The message that a client has which was sent these chunks."""
+    """The message of a client that was sent these chunks."""
     message: dict[str, Any] = {"id": "", "role": "assistant", "parts": []}
     parts: list[dict[str, Any]] = message["parts"]
     by_id: dict[tuple[str, str], dict[str, Any]] = {}
@@ -131,7 +131,7 @@ def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
                 kept = {id(part) for part in parts}
                 by_id = {key: part for key, part in by_id.items() if id(part) in kept}
             case {"type": "text-start" | "reasoning-start" as kind, "id": part_id}:
-                named = {"id": part_id} if kind == "reasoning-start" else {}  # the reader keeps it of reasoning alone
+                named = {"id": part_id} if kind == "reasoning-start" else {}  # the reader only keeps it for reasoning
                 parts.append({"type": kind.removesuffix("-start"), **named, "text": "", "state": "streaming"})
                 by_id["text", part_id] = parts[-1]
             case {"type": "text-delta" | "reasoning-delta", "id": part_id, "delta": delta}:
@@ -152,7 +152,7 @@ def fold(chunks: Sequence[Chunk]) -> dict[str, Any]:
                 _fold_call(by_id["call", call_id], chunk)
     for call_id, text in written.items():
         part = by_id.get(("call", call_id), {})
-        if "rawInput" not in part:  # else it broke off
+        if "rawInput" not in part:  # else the input broke off
             part.setdefault("input", msgspec.Raw(text.encode()))
     return message
 

@@ -1,9 +1,9 @@
-"""What the AI SDK's chat sends, as AG-UI's input of a run.
+"""Requests of the AI SDK's chat, as AG-UI's input of a run.
 
-The client sends all of its messages every time, and with them whatever it has of calls: half-written input of a response
-that broke off, outputs that the journal knows, approvals that were given long ago. Only what a model or a person may rely
-on is taken over: half-written input and preliminary output are left out. Whether an answer counts is decided where AG-UI's
-answers are: by the call that awaits it in the journal.
+The client sends all of its messages every time, and with them everything that it has about calls: half-written input of a
+response that broke off, outputs that the journal knows, approvals that were given long ago. Only reliable parts are taken
+over: half-written input and preliminary output are left out. Whether an answer counts is decided in the same place as for
+AG-UI's answers: by the call that awaits it in the journal.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
 
 def read_request(body: Any, name: str) -> ChatRequest:
-    """Reads a body. ``name`` is for a message that is sent once more: it must not be the id of another.
+    """Reads a body. ``name`` becomes part of the id of a message that is sent again, so it must be new each time.
 
-    Raises UsageError that says what was expected.
+    Raises UsageError, which says what was expected.
     """
     match body:
         case {"id": str(chat_id), "messages": list(messages)} if chat_id:
@@ -65,7 +65,7 @@ def read_request(body: Any, name: str) -> ChatRequest:
             resume += _approvals(known)
         else:
             converted.append({"id": message_id, "role": role, "content": _content(known, role)})
-    # The client has cut off what followed this message: it was edited, or another answer is wanted.
+    # The client has removed everything after this message: it was edited, or another answer is wanted.
     if role == "user" and (is_again or body.get("messageId")):
         converted[-1]["id"] += f"{AGAIN}{name}"
     run_input = {
@@ -101,7 +101,7 @@ def _file(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _assistant_messages(message_id: str, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One message for each step, with the results behind it: a step is a response of the model."""
+    """One message for each step, followed by its results: a step is a response of the model."""
     steps: list[list[dict[str, Any]]] = [[]]
     for part in parts:
         if part["type"] == "step-start":
@@ -182,7 +182,7 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
 
 
 def _result_text(output: Any) -> str:
-    """An output as a tool message's content: a text as it is, unless it would be read as another value."""
+    """An output as a tool message's content: text unchanged, unless it would be read as another value."""
     if isinstance(output, str):
         try:
             if result_value(output) == output:

@@ -1,12 +1,12 @@
 """Journal records of one turn in, chunks of the AI SDK's UI message stream out: a table over the changes of its runs' views.
 
-A turn is what follows a user's message: one assistant message, however many runs it takes. The rules of the stream are kept
-here, since the client accepts what breaks them and shows something else: nothing is continued that is not open, a call's
-arguments are written within one step, and what broke off is never announced as available, because that runs the tools of
-the browser.
+A turn is everything after a user's message: one assistant message, however many runs it takes. The rules of the stream are
+kept here, since a client accepts chunks that break them and shows something wrong: only open parts are continued, a call's
+arguments are written within one step, and a call that broke off is never announced as available, because that runs the
+tools of the browser.
 
-A chunk is an object with a ``type``. The SDK refuses nulls and types that it does not know, so a chunk has only the fields
-that say something, and only types that the client's major version knows.
+A chunk is an object with a ``type``. The SDK refuses nulls and types that it does not know, so a chunk only has fields with
+a value, and only types that the client's major version knows.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from callstream.view import (
 
 Chunk: TypeAlias = dict[str, Any]
 Sdk: TypeAlias = Literal[5, 6, 7]
-"""The major version of the client's ``ai`` package. No request tells it."""
+"""The major version of the client's ``ai`` package. Requests do not say it."""
 
 HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 DONE: Final = b"data: [DONE]\n\n"
-"""The end of a stream that has ended well."""
+"""The end of a stream that has ended normally."""
 
 VOID: Final = "data-void"
-"""The type of a chunk that no message keeps: something was shown that is void, and the stream ends here."""
+"""The type of a chunk that no message keeps: something shown before is void, and the stream ends here."""
 
 _DELTAS: Final = {
     "text-delta": ("id", "delta"),
@@ -75,7 +75,7 @@ _DELTAS: Final = {
     "tool-input-delta": ("toolCallId", "inputTextDelta"),
 }
 _SHARE: Final = 16
-"""A delta is held back until it is this part of what its reader has; see ``Merger``."""
+"""A delta is held back until it is one part in so many of the text its reader has; see ``Merger``."""
 
 
 def encode_sse(chunks: Iterable[Chunk]) -> bytes:
@@ -88,8 +88,8 @@ class Merger:
 
     With every delta the SDK's reader looks at all text of its part again, so a text in pieces of constant size costs it
     quadratic time: 100 KB of arguments in pieces of 8 characters take 12 seconds. Pieces that grow with the text keep the
-    cost proportional to its length. What is held back comes with the next chunk that is not a delta, or with ``flush``,
-    which the sender of the chunks calls now and then, so that nothing is held for long.
+    cost proportional to its length. Text that is held back is sent with the next chunk that is not a delta, or with
+    ``flush``, which the sender of the chunks calls now and then, so that nothing is held for long.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Merger:
         self._held: dict[tuple[str, str], list[str]] = {}
 
     def feed(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        """What is to be sent now."""
+        """The chunks to send now."""
         ready: list[Chunk] = []
         for chunk in chunks:
             fields = _DELTAS.get(chunk["type"])
@@ -111,7 +111,7 @@ class Merger:
         return ready + [self._pop(key) for key in [*self._held] if self._is_long_enough(key)]
 
     def flush(self) -> list[Chunk]:
-        """All that is held back."""
+        """Everything that is held back."""
         return [self._pop(key) for key in [*self._held]]
 
     @property
@@ -130,23 +130,23 @@ class Merger:
 
 
 _ANSWERED_OTHERWISE: Final = ("input_required", "credential_required")
-"""Questions that yes or no does not answer: the application answers them with the tool's output."""
+"""Questions that cannot be answered by yes or no: the application answers them with the tool's output."""
 
 
 class _Call(msgspec.Struct, eq=False):
-    """A call of the turn. The runs after its own know only that they answered it."""
+    """A call of the turn. Runs after its own only know that they answered it."""
 
     view: CallView
     pieces: list[str] = []
     """Its arguments so far, as JSON text."""
     is_held: bool = False
-    """Whether it is whole, and the client, whose tool it calls, is told so when its answer is awaited."""
+    """Whether it is whole, but not announced yet: for the client's own tools that waits until the answer is awaited."""
     is_answered: bool = False
     is_asked: bool = False
-    """Whether a person was asked to approve of it."""
+    """Whether a person was asked to approve it."""
     is_denied: bool = False
     about: _Call | None = None
-    """The call that this one, a host's question, asks about. It is shown as a request to approve of that one."""
+    """The call that this one, a host's question, asks about. It is shown as a request to approve that one."""
 
     @property
     def is_awaiting(self) -> bool:
@@ -160,30 +160,32 @@ class _Call(msgspec.Struct, eq=False):
 class ChunkTranslator:
     """The chunks of one turn.
 
-    For a client that asks for a run: ``take`` the runs of the turn before it, which the client has, and ``feed`` the
-    records of the run. For one that comes back: ``replay`` all runs of the turn, then ``feed`` what comes. ``message_id`` is
-    that of the assistant message.
+    For a client that starts a run: ``skip`` the earlier runs of the turn, which the client has, and ``feed`` the records of
+    the run. For one that comes back: ``replay`` all runs of the turn, then ``feed`` new records. ``message_id`` is that of
+    the assistant message.
     """
 
     def __init__(self, message_id: str, view: View | None = None, *, sdk: Sdk = 6) -> None:
-        # The AI SDK's messages have no place for what the models of tools say.
+        # The AI SDK's messages have no place for the text of models that tools ask.
         self.view = msgspec.structs.replace(view or View(), nested=False)
         self._message_id = message_id
         self._sdk = sdk
         self._run = self.view.fold(is_outline=True)
         self._has_started = False
-        self._metadata: dict[str, str] = {}  # what the client is told of the turn at its start
+        self._metadata: dict[str, str] = {}  # sent to the client at the start of the turn
         self._is_over = False
         self._is_step_open = False
         self._shown: set[str] = set()  # messages that have parts
-        self._spoke: set[str] = set()  # those that have some in the last step
+        self._spoke: set[str] = set()  # messages that have parts in the last step
         self._called: set[str] = set()  # calls in the last step
-        self._is_step_free = False  # whether what was said in the last step is void, and gone
+        self._is_step_free = False  # whether the content of the last step was void, and is gone
         self._steps: set[str] = set()
         self._announced: set[str] = set()
         self._held: list[Chunk] = []
         self._held_call: str | None = None
-        self._open: dict[tuple[str, str], str] = {}  # kind and message of what is being said, and its part's id
+        self._open: dict[
+            tuple[str, str], str
+        ] = {}  # kind and message of each open text or reasoning, and its part's id
         self._parts = 0
         self._calls: dict[str, _Call] = {}
         self._client_tools = self.view.client_tools
@@ -191,11 +193,11 @@ class ChunkTranslator:
         self._shown_state: Any = msgspec.UNSET
         self._has_state = False  # whether the state's part is of the last step
         self.is_lost = False
-        """Whether the client shows something that is void, and no chunk takes it back. Its stream has to break: it comes
-        back, and gets the turn without that."""
+        """Whether the client shows something void that no chunk can take back. Then its stream has to break: the client
+        comes back, and gets the turn without it."""
 
     def skip(self, runs: Sequence[RunView]) -> None:
-        """Learns of the turn's earlier runs, of which the client has seen everything."""
+        """Takes in the turn's earlier runs, of which the client has seen everything."""
         for run in runs:
             for record in condensed(run):
                 self._chunks(record)
@@ -218,7 +220,7 @@ class ChunkTranslator:
         for number, run in enumerate(runs):
             for record in condensed(run):
                 made = self._chunks(record)
-                # Of an earlier run, everything is sent but its end: the message is not finished.
+                # Everything of an earlier run is sent except its end: the message is not finished.
                 chunks += made[:-1] if number < last and isinstance(record.event, RunEnded) else made
             self._is_over = self._is_over and number == last
         self._answered = frozenset()
@@ -232,10 +234,10 @@ class ChunkTranslator:
         return self._chunks(record)
 
     def _chunks(self, record: Record) -> list[Chunk]:
-        """The chunks of a record. A call that no response of a model made is held back while it may be a question.
+        """The chunks of a record. A call that no response of a model made is held back while it may be a host's question.
 
-        A host writes its questions whole: start, arguments, end, and that an answer is awaited. Anything else shows that
-        it is none. What is not shown at all shows nothing.
+        A host writes its questions in one go: start, arguments, end, and that an answer is awaited. Any other record shows
+        that the call is not a question, except for records that are not shown at all.
         """
         event = record.event
         if self._run.leaves_out(event):
@@ -287,9 +289,9 @@ class ChunkTranslator:
         yield from self._begin_step(change.message.message_id)
 
     def _begin_step(self, message_id: str) -> Iterator[Chunk]:
-        """Each response of a model is a step: the SDK's helpers look at the calls of the last one.
+        """Each response of a model is a step: the SDK's helpers look at the calls of the last step.
 
-        But its reader looks for a call that is being written in the last step only, so none begins while one is.
+        But its reader only looks in the last step for a call that is being written, so no step begins while there is one.
         """
         if message_id in self._steps:
             return
@@ -331,7 +333,7 @@ class ChunkTranslator:
     def _grew(self, change: Grew) -> Iterator[Chunk]:
         part = change.part
         if isinstance(part, CallView):
-            # What came whole is in ``tool-input-available``.
+            # Arguments that came whole are sent in ``tool-input-available``.
             self._calls[part.call_id].pieces.append(change.json)
             if not part.has_all_args or part.call_id in self._answered:
                 yield {"type": "tool-input-delta", "toolCallId": part.call_id, "inputTextDelta": change.json}
@@ -364,7 +366,7 @@ class ChunkTranslator:
     # -- calls --
 
     def _announce(self, call: _Call) -> Iterator[Chunk]:
-        """Says that the call is whole, which runs its tool in a browser, unless that was said or it has its answer.
+        """Announces that the call is whole, which runs its tool in a browser, unless it was announced or has its answer.
 
         For a tool of the browser this waits until its answer is awaited: before that, its response may still be cut.
         """
@@ -374,13 +376,13 @@ class ChunkTranslator:
         text = "".join(call.pieces)
         call.pieces.clear()
         if call.view.call_id not in self._answered:
-            # As it is, so that numbers stay exact. A strict JSON text has line ends between values only.
+            # Unparsed, so that numbers stay exact. A strict JSON text has line ends only between values.
             line = msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
             about = {"toolCallId": call.view.call_id, "toolName": call.view.name}
             yield {"type": "tool-input-available", **about, "input": line}
 
     def _asked(self, change: Asked) -> Iterator[Chunk]:
-        """A call that a person or a client has to answer. The client's own tools need no word: it has the arguments."""
+        """A call that a person or a client has to answer. The client's own tools need no request: it has the arguments."""
         view = change.call
         call_id, call = view.call_id, self._calls[view.call_id]
         yield from self._announce(call)
@@ -409,7 +411,7 @@ class ChunkTranslator:
         call_id, data = change.call.call_id, change.data
         call = self._calls.get(call_id)
         if call is None or call_id in self._answered or call.about is not None:
-            return  # the result replaces it
+            return  # the result replaces the progress
         if call.is_being_written:  # an output would end the input
             yield {"type": "data-progress", "id": call_id, "data": {"toolCallId": call_id, "progress": data}}
         else:
@@ -451,7 +453,7 @@ class ChunkTranslator:
 
     def _state_moved(self, change: StateMoved) -> Iterator[Chunk]:
         """The whole state as a data part, since the stream has no patches. A patch of a state that the turn has not shown
-        says nothing by itself, and one that does not apply changes nothing.
+        means nothing by itself, and one that does not apply changes nothing.
         """
         if self._run.state_is_whole and (change.patch is None or change.state is not self._shown_state):
             self._has_state |= self._shown_state is msgspec.UNSET
@@ -459,9 +461,9 @@ class ChunkTranslator:
             yield {"type": "data-state", "id": "state", "data": change.state}
 
     def _resumed(self, change: Resumed) -> Iterator[Chunk]:
-        """Takes back what the model is asked for again, if it is all that the step has and the client knows how.
+        """Takes back the messages that the model is asked for again, if the step has no others and the client can do so.
 
-        Else there is no word that takes it back, so the client has to come back: see ``is_lost``.
+        Otherwise no chunk can take them back, so the client has to come back: see ``is_lost``.
         """
         void = {message.message_id for message in change.void}
         is_all = bool(void) and self._is_step_open and self._spoke <= void
@@ -486,7 +488,7 @@ class ChunkTranslator:
         self._is_over = True
         awaits = any(call.is_awaiting for call in self._calls.values())
         if self._called and not awaits:
-            # A chat that sends by itself does so when all calls of the last step are answered: it would do so for ever.
+            # A chat that sends by itself does so when all calls of the last step are answered: it would never stop.
             yield from self._start_step()
             yield {"type": "message-metadata", "messageMetadata": self._metadata}  # else its reader leaves the step out
             yield from self._end_step()
@@ -518,13 +520,13 @@ _TABLE: Final[dict[type[Any], _Row]] = {
     StateMoved: ChunkTranslator._state_moved,
     Resumed: ChunkTranslator._resumed,
     Ended: ChunkTranslator._ended,
-    # The chat has its own messages, and no word for signatures.
+    # The chat has its own messages, and no chunk for signatures.
     InputCame: ChunkTranslator._nothing,
     Signed: ChunkTranslator._nothing,
 }
 
 
-# -- words of answers and failures -------------------------------------------------------------------------------------
+# -- the texts of failures ---------------------------------------------------------------------------------------------
 
 
 def error_text(call: CallView, outcome: CallDiscarded | CallFailed, view: View) -> str:

@@ -1,15 +1,15 @@
-"""A run as it stands: its records folded into messages and calls. Pure.
+"""The current state of a run: its records folded into messages and calls. Pure.
 
 There is one fold in Callstream, and this is it: ``RunView.feed`` says what a record changed, and AG-UI, the AI SDK's stream
-and the terminal are tables over these changes; what a client gets when it joins and what ``GET /api/runs/{run_id}/view``
-answers are made from the view itself. A record costs the same however many came before it:
-text is kept in pieces, and joined when it is asked for.
+and the terminal are tables over these changes. The view itself is the source of what a client gets when it joins, and of
+the answer to ``GET /api/runs/{run_id}/view``. A record costs the same however many came before it: text is kept in pieces,
+and joined on demand.
 
-What is in a view belongs to it and changes as it is fed; ``as_json()`` is a copy that stays as it is.
+The objects in a view belong to it and change as it is fed; ``as_json()`` returns a copy that does not change.
 
-Records are fed in the order of the places where they began: ``seq``, or ``first_seq`` of those that compaction has folded
-(``RunView.of`` sees to that). A compacted run gives the same view, except that all text of a message is one passage then,
-where its first one stood, and the numbers of records that are gone are those of the record that took their place.
+Records are fed in the order of the places where they began: ``seq``, or ``first_seq`` for those that compaction has folded
+(``RunView.of`` sees to that). A compacted run gives the same view, except that all text of a message is then one passage, in
+the place of its first one, and the numbers of records that are gone are replaced by that of the folded record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run is made of: its input, what was said, what was called, what was answered."""
+"""The parts of a run: its input, text and reasoning, calls and answers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from callstream.events import (
 )
 
 Outcome: TypeAlias = CallReturned | CallFailed | CallDiscarded | CallReleased
-"""What ended a call."""
+"""The event that ended a call."""
 
 _MANY = 1024
 
 
 class _Text:
-    """A text that grows. Small pieces are joined now and then, so that they do not cost more than the text itself."""
+    """A text that grows. Small pieces are joined now and then, so that they take no more memory than the text itself."""
 
     __slots__ = ("_chunks", "_pieces")
 
@@ -64,10 +64,10 @@ class InputView(msgspec.Struct, frozen=True, eq=False):
 
 
 class Passage:
-    """Text or reasoning of one message, up to where something else of that message began.
+    """Text or reasoning of one message, up to the point where something else in that message began.
 
-    ``first_seq`` and ``seq`` are the numbers of the first and the last record that added to it, ``end_seq`` of the one
-    that ended it; None while it is open.
+    ``first_seq`` and ``seq`` are the numbers of the first and the last record that added to it, ``end_seq`` that of the
+    record that ended it, None while it is open.
     """
 
     __slots__ = ("_text", "at", "author", "end_seq", "first_seq", "kind", "message_id", "seq", "within")
@@ -100,7 +100,7 @@ class Passage:
 
 
 class _Course:
-    """What became of a call: its last report, and what ended it."""
+    """The course of a call: its last progress report, and the event that ended it."""
 
     __slots__ = (
         "at",
@@ -133,10 +133,10 @@ class _Course:
 class CallView(_Course):
     """A call that a model made in the run.
 
-    ``first_seq``: where it started; ``args_seq``: the last record of its arguments, the one that ended them included;
-    ``pieces_seq``: the last one before that, of arguments that are whole;
-    ``progress_first_seq`` and ``progress_seq``: the first and the last report; ``outcome_seq``: what ended the call. A
-    number is 0 where there is no such record.
+    Numbers of records: ``first_seq``: where it started; ``args_seq``: the last one of its arguments, including the one that
+    ended them; ``pieces_seq``: the last one before the end, if the arguments are whole; ``progress_first_seq`` and
+    ``progress_seq``: the first and the last report; ``outcome_seq``: the one that ended the call. A number is 0 if there is
+    no such record.
     """
 
     kind: Final = "call"
@@ -179,13 +179,13 @@ class CallView(_Course):
         self.question: Question | None = None
         """What the person or program that has to answer the call is asked."""
         self.is_paused = False
-        """Whether another call asks about this one, and that one is to be answered."""
+        """Whether another call asks about this one, and that other call has to be answered."""
         self._text = None if is_outline else _Text()
         self._whole: str | None = None
 
     @property
     def args_json(self) -> str:
-        """What there is of the arguments, as JSON text. Of a free-text tool, a JSON string that is closed at its end."""
+        """The arguments so far, as JSON text. For a free-text tool, a JSON string, which is closed when they end."""
         if not self.has_pieces:
             nothing = '""' if self.encoding == "text" else "{}"
             return (self._whole or nothing) if self.has_all_args else ""
@@ -196,7 +196,7 @@ class CallView(_Course):
 
     @property
     def args_text(self) -> str:
-        """What there is of the arguments: JSON text, or the input itself of a free-text tool."""
+        """The arguments so far: JSON text, or the input itself of a free-text tool."""
         if self.encoding == "text" and (self.has_pieces or not self._whole):
             return str(self._text or "")
         return str(json.loads(self.args_json)) if self.encoding == "text" else self.args_json
@@ -207,7 +207,7 @@ class CallView(_Course):
 
     @property
     def result(self) -> Any:
-        """What the tool returned; None where it has not."""
+        """What the tool returned; None if it has not returned."""
         return self.outcome.result if isinstance(self.outcome, CallReturned) else None
 
     def as_json(self) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class CallView(_Course):
         return added
 
     def complete(self, whole: str | None, record: Record) -> tuple[str, str]:
-        """Returns what was not written before: the text, and its JSON. All of it, of a call that came without pieces."""
+        """Returns the part not written before, as text and as JSON: everything, for a call that came without pieces."""
         self._whole = whole
         self.has_all_args = True
         if not self.ran_early:
@@ -259,7 +259,7 @@ class CallView(_Course):
 
 
 class AnswerView(_Course):
-    """What the run says of a call of an earlier run, which it continued or brought an answer to."""
+    """The course that a call of an earlier run took in this run, which continued it or brought its answer."""
 
     __slots__ = ()
 
@@ -279,8 +279,8 @@ Part: TypeAlias = Passage | CallView
 class MessageView(msgspec.Struct, eq=False):
     """A message of a model: passages and calls, in the order in which they began.
 
-    ``is_announced``: whether it began with a record of its own. A call that a host makes by itself has a message that did
-    not. ``within``: the ``call_id`` of the call whose tool asked the model. ``attempt``: which process of the run's said it.
+    ``is_announced``: whether it began with its own record. The message of a call that a host makes by itself did not.
+    ``within``: the ``call_id`` of the call whose tool asked the model. ``attempt``: in which of the run's processes it came.
     """
 
     message_id: str

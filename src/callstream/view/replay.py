@@ -1,9 +1,9 @@
 """A view back into records: the fewest that fold to it.
 
 Text, reasoning and arguments are one piece each, a call has its last progress report, the state is one snapshot. Each
-record stands where what it tells began and has the number of the last record that it replaces, so a translator that is
-fed them says what it would have said of all of them, in fewer words. That is how a client learns what it has missed. What is
-void is not among them, so it learns nothing of that.
+record stands where its content began, and has the number of the last record that it replaces. So a translator that is fed
+them emits the same as for all original records, in fewer events: that is how a client catches up. Void messages are not
+among them, so it learns nothing about these.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from callstream.view.items import AnswerView, CallView, InputView, MessageView, 
 from callstream.view.run import RunView
 
 _Placed: TypeAlias = tuple[int, int, RunEvent]
-"""Where it began, the number of its last record, and the event."""
+"""Where the content began, the number of its last record, and the event."""
 
 
 def condensed(run: RunView) -> list[Record]:
-    """The records, in the order in which they can be fed. None if the view was fed nothing."""
+    """The records, in the order in which they can be fed. Empty if the view was fed nothing."""
     if run.run_id is None:
         return []
     placed = sorted(_events(run), key=lambda each: each[0])  # stable: the events of one record keep their order
@@ -58,7 +58,7 @@ def condensed(run: RunView) -> list[Record]:
 
 
 def _author(run: RunView, event: RunEvent) -> str | None:
-    """Who said it, of what models say."""
+    """The author of an event, if a model caused it."""
     match event:
         case TextAppended() | ReasoningAppended() | MessageStarted() | CallStarted():
             message = run.messages.get(event.message_id or "")
@@ -83,11 +83,11 @@ def _events(run: RunView) -> Iterator[_Placed]:
             case AnswerView():
                 yield from _course(item)
             case _:
-                pass  # they are parts of messages
+                pass  # the others are parts of messages
 
 
 def _void_ids(run: RunView) -> Iterator[str]:
-    """Of messages and of calls: what else is said of them says nothing to those who do not know them."""
+    """The ids of void messages and calls: other records about them mean nothing to a reader that does not know them."""
     for message in run.void.values():
         yield message.message_id
         yield from (call.call_id for call in message.calls)
@@ -100,7 +100,7 @@ def _message(message: MessageView) -> Iterator[_Placed]:
         if isinstance(part, Passage):
             kind = TextAppended if part.kind == "text" else ReasoningAppended
             yield part.first_seq, part.seq, kind(part.message_id, part.text)
-            # What follows ends it as well; if that is not what did, the message has ended.
+            # The next part ends a passage as well; if this one ended before that, its message has ended.
             if part.end_seq is not None and (following is None or part.end_seq < following.first_seq):
                 yield part.end_seq, part.end_seq, MessageEnded(message.message_id)
         else:

@@ -1,8 +1,7 @@
-"""The fold itself, and what a record changed in it. Interfaces are tables over these changes.
+"""The fold itself, and the changes that a record makes to it. Interfaces are tables over these changes.
 
-A change names what it is about by its place in the view, which has changed already. What is written grows as JSON text for
-every call: the input of a free-text tool is the inside of one JSON string, whose quotes come with the first piece and at the
-end.
+A change refers to its object in the view, which has changed already. Arguments grow as JSON text for every call: the input
+of a free-text tool is the inside of one JSON string, whose quotes come with the first piece and at the end.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ from callstream.view.items import AnswerView, CallView, InputView, Item, Message
 
 
 class ViewChange(msgspec.Struct, frozen=True, gc=False):
-    """What a record changed in a view: one of the classes that follow."""
+    """A change that a record made to a view: one of the classes that follow."""
 
 
 class Began(ViewChange, frozen=True, gc=False):
-    """The first change of every run. ``input``: what it was started with."""
+    """The first change of every run. ``input``: the input it was started with."""
 
     input: Any
 
@@ -66,19 +65,19 @@ class InputCame(ViewChange, frozen=True, gc=False):
 
 
 class MessageBegan(ViewChange, frozen=True, gc=False):
-    """A model began a message; nothing of it may have come yet."""
+    """A model began a message, which may still be empty."""
 
     message: MessageView
 
 
 class Opened(ViewChange, frozen=True, gc=False):
-    """A passage or a call began. Text follows, or what ends it."""
+    """A passage or a call began. Text follows, or its end."""
 
     part: Part
 
 
 class Grew(ViewChange, frozen=True, gc=False):
-    """``text``: what was added, as it was written. ``json``: the same of a call's arguments, as JSON text."""
+    """``text``: the added text, as it was written. ``json``: for a call's arguments, the same as JSON text."""
 
     part: Part
     text: str
@@ -125,17 +124,17 @@ class Settled(ViewChange, frozen=True, gc=False):
 
 
 class StateMoved(ViewChange, frozen=True, gc=False):
-    """The shared state is another. ``patch``: how it came from the one before; None if all of it was replaced."""
+    """The shared state has changed. ``patch``: how it was made from the one before; None if all of it was replaced."""
 
     state: Any
     patch: list[dict[str, Any]] | None = None
 
 
 class Resumed(ViewChange, frozen=True, gc=False):
-    """Another process goes on with the run; ``attempt`` of the view is the number of it.
+    """Another process continues the run; the view's ``attempt`` is its number.
 
-    ``void``: the messages of responses that were cut, which the model is asked for again. They are not in the view any more,
-    but in its ``void``. ``cut_off``: what was being written of them.
+    ``void``: the messages of responses that were cut, for which the model is asked again. They were moved to the view's
+    ``void``. ``cut_off``: the parts of them that were being written.
     """
 
     void: tuple[MessageView, ...]
@@ -150,15 +149,15 @@ _FIELDS: Final = ("run_id", "thread_id", "principal", "started_at", "ended_at", 
 
 
 class RunView:
-    """Records of one run in, from its first on; what each changed out, and what there is to see of the run.
+    """Takes the records of one run, from the first on; returns what each changed, and shows the run as it is.
 
     ``items`` are its input, the passages and calls of its messages, and its answers, in the order in which they began;
     ``messages`` are the same passages and calls by message, ``calls`` and ``answers`` are by ``call_id``, all in order.
-    ``void`` are messages that count no more, because the process died that read them: nothing else in the view is of them.
-    ``state`` is the shared state, ``msgspec.UNSET`` until something sets it; a run that continues a thread is given the
-    state that the run before it left. ``reasoning=False``: as if no model had shown any. ``silent``: agents
-    whose text counts as not said. ``nested=False``: as if no tool had asked a model. ``is_outline``: for those
-    who pass the changes on; what is written, received and returned is in the changes, and is not kept in the view.
+    ``void`` are messages that no longer count, because the process that read them died: the rest of the view has nothing of
+    them. ``state`` is the shared state, ``msgspec.UNSET`` until something sets it; a run that continues a thread is given
+    the state that the run before it left. ``reasoning=False``: as if no model had shown any. ``silent``: agents whose text
+    is ignored. ``nested=False``: as if no tool had asked a model. ``is_outline``: for code that only passes the changes on:
+    text, input and results are in the changes, but are not kept in the view.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class RunView:
         self.attempt = 1
         """How many processes have worked on the run."""
         self.resumed_seq = 0
-        """The record with which the last of them began; 0 of the first."""
+        """The record with which the last of them began; 0 for the first."""
         self.seq = 0
         """The number of the last record that was fed."""
         self.items: list[Item] = []
@@ -193,7 +192,7 @@ class RunView:
         self.state_first_seq = self.state_seq = 0
         """The first and the last record that changed it; 0 if this run has not."""
         self.state_is_whole = state is not msgspec.UNSET
-        """Whether nothing of it depends on runs that this view does not know: patches alone change another's state."""
+        """Whether it depends on no run that this view does not know: with patches alone, it continues another's state."""
         self._shows_reasoning = reasoning
         self._silent = silent
         self._shows_nested = nested
@@ -216,7 +215,7 @@ class RunView:
             self._end_void(event, record)
             return []
         match event:
-            # A run is made of these mostly, so they are asked for first.
+            # A run consists mostly of these, so they are tested first.
             case ArgsAppended(call_id=call_id, text=text):
                 call = self._call(call_id, record)
                 added = call.append(text, record)
@@ -270,9 +269,9 @@ class RunView:
                 assert_never(event)
 
     def leaves_out(self, event: RunEvent) -> bool:
-        """Whether it is of what is void, or of what a tool's model says or calls, and that is not shown.
+        """Whether the event belongs to a void message, or to one of a tool's model while those are not shown.
 
-        Asked in the order of the records.
+        To be asked in the order of the records.
         """
         if self._shows_nested and not self.unshown:
             return False
@@ -286,7 +285,7 @@ class RunView:
 
     @property
     def open_parts(self) -> list[Part]:
-        """What is being written at the moment, in the order in which it began."""
+        """The parts that are being written at the moment, in the order in which they began."""
         passages = [message.open_passage for message in self.messages.values()]
         calls = [call for call in self.calls.values() if call.is_being_written]
         found: list[Part] = [*(passage for passage in passages if passage is not None), *calls]
@@ -300,7 +299,7 @@ class RunView:
         return {**run, "items": [item.as_json() for item in self.items], **void, **state}
 
     def depth_of(self, item: Item) -> int:
-        """In how many calls, one in the other, something was said or called."""
+        """How deeply nested in calls an item is."""
         depth, within = 0, getattr(item, "within", None)
         while within is not None:
             call = self.calls.get(within)
@@ -392,17 +391,17 @@ class RunView:
         return Settled(call, outcome, is_cut_off)
 
     def _course(self, call_id: str, record: Record) -> CallView | AnswerView:
-        """A call of the run, or what the run says of an earlier one's."""
+        """A call of the run, or the answer to an earlier run's call."""
         course = self.calls.get(call_id) or self.answers.get(call_id)
         if course is None:
             course = self.answers[call_id] = AnswerView(call_id, record)
             self.items.append(course)
         return course
 
-    # -- what counts no more --
+    # -- void messages --
 
     def _resume(self, ids: Iterable[str], record: Record) -> list[ViewChange]:
-        """Takes messages out of the view, with those that their calls' tools have asked for."""
+        """Removes messages from the view, together with those that their calls' tools asked models for."""
         void = [self.messages[message_id] for message_id in ids if message_id in self.messages]
         for message in void:  # which grows
             called = {call.call_id for call in message.calls}
@@ -418,7 +417,7 @@ class RunView:
         return [Resumed(tuple(void), cut_off)]
 
     def _end_void(self, event: RunEvent, record: Record) -> None:
-        """How a call ended that is void is known for those who look at what is."""
+        """Records how a void call ended, for readers that look at ``void``."""
         if isinstance(event, CallReturned | CallFailed | CallDiscarded | CallReleased):
             for message in self.void.values():
                 for call in message.calls:
@@ -442,5 +441,5 @@ class RunView:
             try:
                 self.state = apply_patch({} if self.state is msgspec.UNSET else self.state, patch)
             except UsageError:
-                pass  # Clients keep their state when a patch does not apply, so what they have is still this one.
+                pass  # Clients keep their state when a patch does not apply, so they still have this one.
         return [StateMoved(self.state, patch)]

@@ -1,7 +1,7 @@
 """Provider wires: the bytes of a response in, events out; the body of a request in, its tool results out.
 
-One module or package per wire, and everything that is peculiar to a provider is in it: how its requests look, how its
-answers are decoded, and how a collapsed call is written back. A new one gets a line in ``PROVIDERS``.
+One module or package per wire holds everything peculiar to its provider: how requests look, how answers are decoded, and
+how a collapsed call is written back. A new one gets a line in ``PROVIDERS``.
 """
 
 from __future__ import annotations
@@ -70,6 +70,6 @@ def provider_of(wire: str) -> Provider:
 
 
 def provider_at(path: str, method: str = "POST") -> Provider | None:
-    """The provider whose requests go to such a path; None if it is none of ours."""
+    """The provider whose requests go to such a path; None if there is none."""
     path = path.rstrip("/")
     return next((provider for provider in PROVIDERS if provider.is_at(path, method)), None)

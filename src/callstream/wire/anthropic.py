@@ -1,8 +1,8 @@
 """Anthropic Messages: ``POST /v1/messages``, also on Vertex, Azure and compatible servers.
 
 A call is a content block of type ``tool_use``; server-side blocks (``server_tool_use``, ``mcp_tool_use``, …) are not
-client calls. Blocks are distinguished by their index. When ``max_tokens`` cuts the last call, its block is stopped all the
-same and only the stop reason tells. Compatible servers leave out the stop of a block, the stop reason, or both.
+client calls. Blocks are distinguished by their index. When ``max_tokens`` cuts the last call, its block still gets a stop,
+and only the stop reason shows the cut. Compatible servers leave out the stop of a block, the stop reason, or both.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from callstream.wire.slots import Passage, TextForm
 
 THINKING = ("thinking", "redacted_thinking")
 EAGER = "eager_input_streaming"
-"""Without it the API holds each value of the arguments back until it is whole and valid."""
+"""Without it the API holds back each value of the arguments until it is whole and valid."""
 BETA = "fine-grained-tool-streaming-2025-05-14"
-"""What came before the field: a beta for all tools of a request that do not have it. Bedrock knows nothing else."""
+"""The field's predecessor: a beta for all tools of a request that do not set the field. Bedrock knows nothing else."""
 _PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class _Block(msgspec.Struct):
     data: Any = None
 
 
-class _Delta(msgspec.Struct, gc=False):  # two objects a delta, in no cycle: the collector need not count them
+class _Delta(msgspec.Struct, gc=False):  # two objects per delta, in no cycle: the GC need not track them
     type: str = ""
     text: str | None = None
     partial_json: str | None = None
@@ -220,8 +220,8 @@ def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 class _AnthropicCollapser(BlockCollapser):
-    """Thinking is known by its signature, redacted thinking by its data: a message that ends in either is refused when it
-    is sent back, and so is a call whose thinking is missing.
+    """Thinking is identified by its signature, redacted thinking by its data. The API refuses a message sent back that
+    ends in either, and a call whose thinking is missing.
     """
 
     text_form = TextForm(msgspec.json.Decoder(_TextEvent), _passage_of, _with_text)
@@ -258,7 +258,7 @@ class _AnthropicCollapser(BlockCollapser):
 
 
 class _AnthropicJoint(Joint):
-    """The blocks of the second message follow those of the first, whose beginning and whose end count for both."""
+    """The blocks of the second message follow those of the first; one start, the first, and one end serve for both."""
 
     _number = "index"
     _moved_by = 0
@@ -360,7 +360,7 @@ def _tool_result(call: RefusedCall) -> dict[str, Any]:
 
 
 def add_beta(fields: dict[str, Any]) -> bool:
-    """Adds the beta to those of a request on Bedrock. False if it is there already, or if they cannot be read."""
+    """Adds the beta to those of a request on Bedrock. False if it is already among them, or if they cannot be read."""
     betas = fields.get("anthropic_beta")
     if not isinstance(betas, list | None) or BETA in (betas or ()):
         return False
@@ -368,7 +368,7 @@ def add_beta(fields: dict[str, Any]) -> bool:
     return True
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the provider ------------------------------------------------------------------------------------------------------
 
 
 class Anthropic(Provider):
@@ -405,9 +405,9 @@ class Anthropic(Provider):
         return schemas((tool, tool.get("input_schema")) for tool in objects_in(request.fields.get("tools")))
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
-        """Asks tool by tool, in requests that are not streamed too: the prompt cache keys on the tools as they are.
+        """Asks tool by tool, also in requests that are not streamed: the prompt cache is keyed on the tools as sent.
 
-        Tools of Anthropic's own do not know the field.
+        Anthropic's own tools do not have the field.
         """
         tools = [tool for tool in objects_in(request.fields.get("tools")) if _is_users(tool) and asks(tool["name"])]
         silent = [tool for tool in tools if EAGER not in tool]
@@ -430,8 +430,8 @@ class Anthropic(Provider):
     def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
         """The messages, and after them the calls that the model made and their refusals.
 
-        Where the model thinks, a message with calls has to begin with the thoughts that led to them, and those are not
-        kept: there the refusals are a note.
+        With thinking enabled, a message with calls has to begin with the thoughts that led to them. These are not kept, so
+        the refusals become a note instead.
         """
         fields = request.fields
         messages = objects_in(fields.get("messages"))

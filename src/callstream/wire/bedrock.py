@@ -1,20 +1,20 @@
 """Amazon Bedrock: Converse, and InvokeModel. Both answer with an AWS event stream.
 
-Converse: ``POST /model/{id}/converse-stream`` and ``/converse``, for the models of all makers.
+Converse: ``POST /model/{id}/converse-stream`` and ``/converse``, for the models of all vendors.
 
 Events of an AWS event stream, whose type is in the headers. A call is a content block whose start has a ``toolUse``;
 ``server_tool_use`` runs on the provider's side and is not a client call. Blocks are distinguished by ``contentBlockIndex``;
 those of text and reasoning have no start. ``messageStop`` says how the message ended; ``metadata`` with the usage follows
 it, or comes before it.
 
-A guardrail, or the service that found the model's tool use malformed, objects to a call whose block was stopped before:
-such a call does not count, even if its text parses. So the end of the last block is believed when anything else follows:
-another block, the end of the message or of the body, or an error.
+A guardrail, or the service when it finds the model's tool use malformed, may object to a call after its block was stopped:
+such a call does not count, even if its text parses. So the end of the last block is believed only when something follows
+it: another block, the end of the message or of the body, or an error.
 
 InvokeModel: ``POST /model/{id}/invoke-with-response-stream`` and ``/invoke``, for Anthropic's models.
 
 Each chunk of the AWS event stream holds one event of Anthropic's Messages wire; requests and whole answers are those of
-Messages, too. The path does not say whose model answers, and each maker has a format of its own; Anthropic's requests are
+Messages as well. The path does not say whose model answers, and each vendor has its own format; Anthropic's requests are
 recognised by their ``anthropic_version``. Answers to all others pass unread.
 """
 
@@ -207,7 +207,7 @@ class _ConverseDecoder(BlockDecoder[StreamEvent]):
 
 
 class _ConverseCollapser(BlockCollapser):
-    """Reasoning is known by its signature or by what was redacted, as on Anthropic's own wire."""
+    """Reasoning is identified by its signature or its redacted content, as on Anthropic's own wire."""
 
     _number = "contentBlockIndex"
 
@@ -318,7 +318,7 @@ class BedrockConverse(Provider):
         return request.path.endswith("/converse-stream")
 
     def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
-        """For Anthropic's models alone. The path of an application's own profile does not say whose model it is."""
+        """Only for Anthropic's models. The path of an application's own profile does not say whose model it is."""
         names = self.declared_tools(request)
         more = request.fields.get(_MORE)
         more = {} if more is None else more

@@ -1,9 +1,9 @@
-"""Cohere's Chat API, version 2: ``POST /v2/chat``. The older ``/v1/chat`` is another wire.
+"""Cohere's Chat API, version 2: ``POST /v2/chat``. The older ``/v1/chat`` is a different wire.
 
 A call is announced by ``tool-call-start``, its arguments come as text in ``tool-call-delta`` and ``tool-call-end`` ends it.
-Contents and calls are numbered separately. ``tool_plan`` is reasoning in words, as is content of type ``thinking``. A tool
-without arguments has a start and an end, and no delta. With the finish reason ``ERROR`` the end of the message has the
-error as a text.
+Contents and calls are numbered separately. ``tool_plan`` is reasoning in words, as is content of type ``thinking``. A call
+without arguments has a start and an end, and no delta. With the finish reason ``ERROR`` the end of the message carries the
+error as text.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _CohereDecoder(BlockDecoder[StreamEvent]):
 
 
 class _CohereCollapser(BlockCollapser):
-    """Plans and thinking are not held: Cohere accepts back a message that has them and no call."""
+    """Plans and thinking need no tracking: Cohere accepts back a message that has them and no call."""
 
     _delta_event = b"tool-call-delta"
     _parts: ClassVar[Mapping[str, Part]] = {
@@ -199,7 +199,7 @@ def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
     return {**event, "delta": {**event["delta"], "message": {**message, "tool_calls": call}}}
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the provider ------------------------------------------------------------------------------------------------------
 
 
 class Cohere(ChatProvider):

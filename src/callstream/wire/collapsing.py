@@ -1,7 +1,7 @@
 """A provider's streamed response in, the same response out with each collapsed call whole.
 
 A collapser stands between the provider's bytes and the SDK. It has the body cut into frames and each frame decoded, once,
-and decides what leaves in which order. Each wire's collapser says how a call looks on that wire; what all share is here:
+and decides what leaves in which order. Each wire's collapser says what a call looks like there; what all share is here:
 
 - A call that is not collapsed passes byte for byte, piece by piece.
 - The pieces of a collapsed call are withheld. When the decoder has completed it, one whole call leaves in its place;
@@ -9,15 +9,15 @@ and decides what leaves in which order. Each wire's collapser says how a call lo
 - A completed call whose arguments do not fit (``Check``) is discarded as well, and left out, unless the program above
   refuses such calls by itself.
 - Nothing overtakes: what came after an undecided call waits behind it (``Slots``).
-- Reasoning passes as it comes. Where it has led to nothing but calls that were left out, a later request must not bring it
-  back (``thoughts``).
+- Reasoning passes as it comes. If it led to nothing but calls that were left out, a later request must not bring it back
+  (``_Thoughts``).
 - While a call has no name, it is unknown whether it is collapsed: it waits, and everything after it.
-- Where text is joined (``joins_text``), adjacent frames of one passage leave as one (``Passages``): they are not seen above.
+- Where text is joined (``joins_text``), adjacent frames of one passage leave as one (``Passages``).
 - Every other byte passes as it came.
 
 A withheld delta must cost little, because there are thousands of them: it is recognised by its one event, and if the
-frame holds nothing else (``_is_mere_delta``) nothing is done with it. Frames of which something has to be written anew,
-a few for each call, are read once more as plain JSON.
+frame holds nothing else (``_is_mere_delta``) nothing is done with it. Frames that have to be rewritten, a few for each
+call, are read once more as plain JSON.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ from callstream.wire.slots import (
 class _Thoughts:
     """The reasoning of one body that has left and has not led to anything so far.
 
-    It is lone if calls followed it directly which were all left out, and nothing else came before the next reasoning or
-    the end. As long as anything that it led to is forwarded, it is not.
+    It is lone if it was followed directly by calls that were all left out, and by nothing else before the next reasoning
+    or the end. If anything that it led to is forwarded, it is not lone.
     """
 
     def __init__(self, lone: LoneReasoning) -> None:
@@ -103,9 +103,9 @@ class _Thoughts:
 
 
 class Read(msgspec.Struct):
-    """What some bytes of a body say, and what may be forwarded once that is recorded.
+    """The events in some bytes of a body, and what may be forwarded once they are recorded.
 
-    ``error``: the wire cannot be read any further; what comes from now on is forwarded as it is.
+    ``error``: the wire cannot be read any further; everything after this is forwarded as it is.
     """
 
     events: list[WireEvent]
@@ -114,9 +114,9 @@ class Read(msgspec.Struct):
 
 
 Check: TypeAlias = Callable[[str, str], tuple[DiscardReason, str] | None]
-"""Why the tool of that name must not run on that whole argument text, and the detail; None if it may."""
+"""Takes a tool's name and the whole text of its arguments. Why it must not run on these, and a detail; None if it may."""
 Arrival: TypeAlias = tuple[Frame | None, Any, Sequence[str | None], bool]
-"""A frame, what the decoder has read in it, whose pieces are in it, and whether the response is over with it."""
+"""A frame, the chunk that the decoder has read in it, the owners of its pieces, and whether the response ends with it."""
 C = TypeVar("C", bound=CollapsibleCall)
 N = TypeVar("N", bound=NumberedCall)
 
@@ -124,10 +124,11 @@ N = TypeVar("N", bound=NumberedCall)
 class Collapser(ABC, Generic[C]):
     """Rewrites one response body.
 
-    ``collapse`` says by name which calls are to arrive whole; with None nothing is touched or held, so it is to be
-    preferred where no tool of the request would be. ``lone`` learns which reasoning led to nothing. ``check`` judges
-    collapsed calls; ``forwards_invalid``: what it refuses is discarded, and forwarded all the same. ``joins_text``: text
-    is not read above while it is written, so it is forwarded by the passage, on wires that have a ``text_form``.
+    ``collapse`` says by name which calls are to arrive whole; with None nothing is touched or held, so pass None where no
+    tool of the request is to be collapsed. ``lone`` learns which reasoning led to nothing. ``check`` judges collapsed
+    calls; with ``forwards_invalid``, calls that it refuses are discarded in the events and still forwarded.
+    ``joins_text``: the layers above do not read text while it is being written, so it is forwarded passage by passage, on
+    wires that have a ``text_form``.
     """
 
     _call_type: ClassVar[type[Any]] = CollapsibleCall
@@ -154,7 +155,7 @@ class Collapser(ABC, Generic[C]):
         self._thoughts = _Thoughts(LoneReasoning() if lone is None else lone)
         self._nameless: set[str] = set()
         self._unread: list[Arrival] = []  # frames that wait for a name
-        self._passes = False  # the wire broke: what still comes is the SDK's to judge
+        self._passes = False  # the wire broke: the rest is for the SDK to judge
 
     @property
     def is_holding(self) -> bool:
@@ -163,9 +164,9 @@ class Collapser(ABC, Generic[C]):
 
     @property
     def keep_alive(self) -> bytes:
-        """What may be sent while something is held: the wire's own sign of life, so that it counts for the reader above.
+        """What may be sent while something is held: the wire's own sign of life, so that the reader above counts it.
 
-        An SDK drops what is not an event, and a framework that limits the time between two events does not see it.
+        An SDK drops anything that is not an event, so a framework that limits the time between events would not see that.
         """
         return self._framing.keep_alive
 
@@ -176,7 +177,7 @@ class Collapser(ABC, Generic[C]):
 
     @property
     def items(self) -> list[Any]:
-        """The items that have ended, calls excepted, where a later answer has to list them."""
+        """The items that have ended, on wires where a later answer has to list them: calls as they left, all else as is."""
         return []
 
     def feed(self, data: bytes) -> Read:
@@ -223,18 +224,18 @@ class Collapser(ABC, Generic[C]):
 
     @abstractmethod
     def _place(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
-        """Gives the parts of the frame their places. ``chunk`` and ``pieces`` are what the decoder has read in it."""
+        """Gives the parts of the frame their places. ``chunk`` and ``pieces`` are what the decoder read in it."""
 
     @abstractmethod
     def _whole(self, call: C) -> list[Output]:
-        """A completed call."""
+        """What leaves for a completed call."""
 
     @abstractmethod
     def _left_out(self, call: C) -> list[Output]:
-        """A call that is left out; what of its frames has to leave all the same."""
+        """What leaves for a call that is left out: the parts of its frames that have to leave all the same."""
 
     def _passed(self, frame: Frame, value: Any = None) -> bytes:
-        """A frame as it leaves: with another value if there is one, and with the numbers that fit what left before."""
+        """A frame as it leaves: with another value if one is given, and with numbers that fit what left before."""
         return self._framing.write(frame, None if value is None else codec.encode_line(value))
 
     def _over(self) -> None:
@@ -252,7 +253,7 @@ class Collapser(ABC, Generic[C]):
         return read
 
     def _accept(self, frame: Frame, events: list[WireEvent]) -> list[Output]:
-        """What leaves after this frame, which brought these events. A call that does not fit is discarded in them."""
+        """What leaves after this frame, which brought these events. In them, a call that does not fit becomes a discard."""
         pieces = self._decoder.pieces
         if self._passages is not None and not pieces and self._decoder.says_as_read:
             frame.text = self._text_in(frame, events)
@@ -284,8 +285,8 @@ class Collapser(ABC, Generic[C]):
     def _finish(self, events: list[WireEvent], frames: Sequence[Frame]) -> list[Output]:
         """What leaves at the end of the body, which brought these events and ended in these frames: everything.
 
-        The decoder has completed or discarded every call by then, at the end of the body as well as when it broke; or it
-        has paused, and the calls that are open leave in the next body.
+        By then the decoder has completed or discarded every call, whether the body ended or the decoder broke; or it has
+        paused, and the open calls leave in the next body.
         """
         if self._collapse is None:
             return []
@@ -306,7 +307,7 @@ class Collapser(ABC, Generic[C]):
         return [*self._leave(), *self._release()]
 
     def _note(self, events: list[WireEvent]) -> bool:
-        """Keeps what events say of calls. Returns whether a response ended in them."""
+        """Records what events say about calls. Returns whether a response ended in them."""
         ended = False
         for place, event in enumerate(events):
             match event:
@@ -396,7 +397,7 @@ class Collapser(ABC, Generic[C]):
         return None if passage is None else (passage, text)
 
     def _pass(self, frame: Frame) -> list[Output]:
-        """A frame that leaves, after what is held, unless it is held itself."""
+        """Lets a frame leave, after those that are held, or holds it too."""
         if self._passages is None or frame.text is None:
             return [*self._release(), Output(self._passed(frame))]
         held = self._passages.hold(frame)
@@ -408,13 +409,13 @@ class Collapser(ABC, Generic[C]):
 
 
 class NumberedCollapser(Collapser[N]):
-    """Rewrites a response whose blocks or items are numbered: those after one that was left out move up."""
+    """Rewrites a response with numbered blocks or items: those after one that was left out move up."""
 
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
         self._reasoning: set[int | None] = set()  # the numbers of open blocks or items of reasoning
         self._missing: list[int] = []  # the numbers of what was left out
-        self._highest = -1  # of the numbers that came
+        self._highest = -1  # number that came
 
     @property
     def next_number(self) -> int:
@@ -426,7 +427,7 @@ class NumberedCollapser(Collapser[N]):
         return []
 
     def _begin_message(self, frame: Frame) -> list[Output]:
-        """The frame that a message or a response begins with leaves: what is numbered is numbered from the beginning."""
+        """The first frame of a message or a response leaves: numbering starts over."""
         self._missing.clear()
         return [Output(self._passed(frame))]
 
@@ -467,15 +468,15 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
     """The name of the event that brings arguments."""
 
     def _seen(self, frame: Frame, chunk: Any) -> tuple[Part | None, int | None]:
-        """Which part of which block an event is; nothing if it is something else."""
+        """Which part of which block an event is; None for the part if it is something else."""
         return self._parts.get(chunk.type), chunk.index
 
     def _names_of(self, part: Part, index: int | None, chunk: Any) -> Sequence[object] | None:
-        """The names that tell the reasoning in an event from all other; None if it is not an event of reasoning."""
+        """The names that identify the reasoning in an event; None if it is not an event of reasoning."""
         return None
 
     def _without_arguments(self, start: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The payload of a call's start without the arguments that it brought, and that of a delta for them, if any."""
+        """The payload of a call's start without its arguments, and that of a delta for them; None if it brought none."""
         return None
 
     @abstractmethod
@@ -563,7 +564,7 @@ class ChunkCall(CollapsibleCall):
 
 
 class OwnedPiece(NamedTuple):
-    """A piece of a chunk, and whose it is. ``begins``: the call begins with it; ``is_withheld``: it leaves with the call."""
+    """A piece of a chunk, and its call. ``begins``: the call begins with it; ``is_withheld``: it leaves with the call."""
 
     piece: dict[str, Any]
     call: Any = None
@@ -574,7 +575,7 @@ class OwnedPiece(NamedTuple):
 class Split(NamedTuple):
     """A part of a chunk, or all of it, and the call that it is withheld for.
 
-    ``begun``: pieces with which calls begin that pass in it, and their choices.
+    ``begun``: the pieces in it that begin a call and pass, each with its choice.
     """
 
     part: dict[str, Any]
@@ -588,14 +589,14 @@ S = TypeVar("S", bound=ChunkCall)
 class ChunkCollapser(Collapser[S]):
     """Gives the parts of chunks their places, for responses whose chunks may hold pieces of several calls, and more.
 
-    A wire splits a chunk into chunks, each with a piece of one collapsed call or with none. What says something by itself,
-    and is no piece of a collapsed call, passes: content before a call leaves before it, a finish reason after it. What says
-    nothing by itself goes with the call, which keeps all that its parts bring (``add``) and leaves in a chunk made of it.
+    A wire splits a chunk into chunks, each with a piece of one collapsed call or with none. Anything meaningful by itself
+    that is not a piece of a collapsed call passes: content before a call leaves before it, a finish reason after it. The
+    rest goes with the call, which keeps all that its parts bring (``add``) and leaves in a chunk made of that.
     """
 
     @abstractmethod
     def _split(self, chunk: dict[str, Any], calls: Sequence[S | None]) -> Iterable[Split]:
-        """The parts of a chunk in their order. ``calls``: whose its pieces are; those after an error have no owner."""
+        """The parts of a chunk in order. ``calls``: the owners of its pieces; those after an error have no owner."""
 
     def _place(self, frame: Frame, chunk: Any, pieces: Sequence[str | None]) -> None:
         value = read_json(frame.payload) if pieces else None
@@ -621,12 +622,12 @@ class ChunkCollapser(Collapser[S]):
 
 
 def changed(before: Any, after: Any) -> Any:
-    """The value that a frame is to be written with; None if it is the one that it has, so that its bytes stay."""
+    """The value to write a frame with; None if it is unchanged, so that the frame keeps its bytes."""
     return None if before == after else after
 
 
 def judge(completed: CallCompleted, call: CollapsibleCall | CallStarted, check: Check | None) -> CallDiscarded | None:
-    """That a completed call is discarded, because its tool must not run on its arguments; None if it may."""
+    """The event that discards a completed call because its tool must not run on its arguments; None if it may."""
     wrong = check(call.name, completed.args_json or "") if check is not None and call.encoding == "json" else None
     return None if wrong is None else CallDiscarded(completed.call_id, *wrong)
 

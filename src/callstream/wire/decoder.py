@@ -1,4 +1,4 @@
-"""What all decoders are: bytes in, events out, in the two ways that a provider answers.
+"""What all decoders have in common: bytes in, events out, for both ways in which a provider answers.
 
 A decoder never loses what it has read. When the wire breaks, or the provider reports an error inside the stream, the
 events before it are returned first, open calls discarded (interrupted); the WireError is raised at once if there is
@@ -24,11 +24,11 @@ from callstream.wire.transcript import ArgumentText, Transcript, WireCall, json_
 
 Chunk = TypeVar("Chunk", bound=msgspec.Struct)
 DONE = b"[DONE]"
-"""The sentinel that OpenAI's wires, and others after them, end a stream with."""
+"""The sentinel with which OpenAI's wires, and others that follow them, end a stream."""
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The root of the types for payloads that hold one thing, and nothing that this code does not know."""
+    """The base of the types for payloads that hold one thing, and nothing that this code does not know."""
 
 
 class Decoder(ABC, Generic[Chunk]):
@@ -43,9 +43,9 @@ class Decoder(ABC, Generic[Chunk]):
     """How the wire's streamed answers are cut."""
     _payloads: msgspec.json.Decoder[Chunk]
     _bare_payloads: ClassVar[msgspec.json.Decoder[Any] | None] = None
-    """A stricter reader, for wires on which a delta may bring anything beside a piece of a call. See ``expects_piece``."""
+    """A stricter reader, for wires on which a delta may hold more than a piece of a call. See ``expects_piece``."""
     _unended: ClassVar[str] = "the stream ended in the middle of the message"
-    """Why calls are discarded where the body ends before anything has said how the response did."""
+    """Why calls are discarded if the body ends before anything has said how the response ended."""
 
     def __init__(
         self, *, new_id: Callable[[], str] | None = None, tools: Mapping[str, dict[str, Any]] | None = None
@@ -58,9 +58,9 @@ class Decoder(ABC, Generic[Chunk]):
         """What broke the decoder: it has returned its last events, and raises this from now on."""
         self.framing = self._framing()
         self.chunk: Chunk | None = None
-        """What the frame read last holds, as far as the decoder looks at it; None if it held nothing to read."""
+        """What the last frame read holds, as far as the decoder looks at it; None if it held nothing to read."""
         self.may_pause = False
-        """Set where the response may go on in another body, which this decoder then reads, too: see ``continuation``."""
+        """Set where the response may go on in another body, which this decoder then reads as well: see ``continuation``."""
         self.is_paused = False
         """Whether a body has ended, and the response has not. ``end`` ends it."""
         self.expects_piece = False
@@ -70,16 +70,16 @@ class Decoder(ABC, Generic[Chunk]):
 
     @property
     def is_bare(self) -> bool:
-        """Whether the payload read last was a bare piece, as expected: nothing else is in it."""
+        """Whether the last payload read was a bare piece, as expected, with nothing else in it."""
         return self._bare_payloads is not None and isinstance(self.chunk, self._bare_payloads.type)
 
     @property
     def pieces(self) -> list[str | None]:
-        """Which call each piece of a call in the bytes read last belongs to, in the wire's order.
+        """Which call each piece of a call in the last bytes read belongs to, in the wire's order.
 
-        One entry a piece, empty pieces, ends and repetitions included: a ``functionCall`` part, an entry of
-        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Code that
-        passes the bytes on knows by it whose they are. None: the decoder knows of no call that the piece could belong to.
+        One entry per piece, empty pieces, ends and repetitions included: a ``functionCall`` part, an entry of
+        ``tool_calls``, an event about a call's block or item, a call in the list of a final response. Code that passes
+        the bytes on learns from it which calls they belong to. None: the decoder knows no call for that piece.
         """
         return self._transcript.pieces
 
@@ -90,7 +90,7 @@ class Decoder(ABC, Generic[Chunk]):
 
     @property
     def says_as_read(self) -> bool:
-        """Whether the text of its events is what the bytes say. Halves of surrogate pairs are put together, or replaced."""
+        """Whether the text of its events is exactly that of the bytes: no surrogate halves were joined or replaced."""
         return not self._transcript.expects_surrogates
 
     @property
@@ -100,16 +100,16 @@ class Decoder(ABC, Generic[Chunk]):
 
     @property
     def checkpoint(self) -> str | None:
-        """What a request brings that asks for all that follows the last frame in which there was such a token."""
+        """The token of the last frame that had one: a request with it asks for everything after that frame."""
         return None
 
     @property
     def continuation(self) -> str | None:
-        """What a request brings that asks for the rest of this response; None if it has ended, or ends with its body."""
+        """What a request for the rest of this response carries; None if it has ended, or ends with its body."""
         return None
 
     def resume(self) -> None:
-        """The body that comes now goes on where the one before paused."""
+        """The next body continues where the last one paused."""
         self.is_paused = False
 
     def text_of(self, call_id: str) -> ArgumentText | None:
@@ -117,7 +117,7 @@ class Decoder(ABC, Generic[Chunk]):
         return self._transcript.text_of(call_id)
 
     def feed(self, data: bytes) -> list[WireEvent]:
-        """The events that these bytes of a streamed answer make known."""
+        """The events that these bytes of a streamed answer bring."""
         if self.error is not None:
             raise self.error
         return self._read_all(self.framing.feed(data))
@@ -174,7 +174,7 @@ class Decoder(ABC, Generic[Chunk]):
         """The stream's sentinel. Most wires have an end of their own and need none."""
 
     def _forget_response(self) -> None:
-        """What is kept of one response alone, as it is before one begins."""
+        """Resets the state that belongs to a single response."""
         self._in_response = False
         self._finish_reason: str | None = None
         self._usage: Any = None
@@ -200,7 +200,7 @@ class Decoder(ABC, Generic[Chunk]):
         self._forget_response()
 
     def _pauses(self) -> bool:
-        """Pauses, if the response goes on elsewhere. Not while a call has no name: what follows it waits for that."""
+        """Pauses, if the response goes on elsewhere. Not while a call has no name: everything after it waits for that."""
         self.is_paused = (
             self.may_pause
             and not self.is_paused
@@ -313,20 +313,20 @@ class BlockDecoder(Decoder[Chunk]):
     def _forget_response(self) -> None:
         super()._forget_response()
         self._blocks: dict[int | None, WireCall | None] = {}  # the open ones: a client call, or another block
-        self._given: dict[WireCall, Any] = {}  # the arguments that the start of a call brought, until it ends
+        self._initial_args: dict[WireCall, Any] = {}  # the arguments that the start of a call brought, until it ends
 
     def _open_block(
         self,
         index: int | None,
         name: str | None,
         provider_id: str | None,
-        given: Any = None,
+        initial: Any = None,
         *,
         signature: str | None = None,
     ) -> WireCall:
         call = self._blocks[index] = self._transcript.open_call(name, provider_id, signature=signature)
-        if given:
-            self._given[call] = given
+        if initial:
+            self._initial_args[call] = initial
         self._transcript.piece_of(call)
         return call
 
@@ -338,40 +338,40 @@ class BlockDecoder(Decoder[Chunk]):
         call = self._blocks.pop(index, None)
         if call is not None:
             self._transcript.piece_of(call)
-            self._append_given(call)
+            self._append_initial(call)
             self._transcript.end_call(call)
 
-    def _append_given(self, call: WireCall) -> None:
-        given = self._given.pop(call, None)
-        if given is not None and call.text.is_blank:
-            self._transcript.append_args(call, json_text(given))
+    def _append_initial(self, call: WireCall) -> None:
+        initial = self._initial_args.pop(call, None)
+        if initial is not None and call.text.is_blank:
+            self._transcript.append_args(call, json_text(initial))
 
     def _finish(self) -> None:
         """The response is over; its finish reason says how. Where none came, the calls that were ended are whole."""
         if self._finish_reason is None:
             self._transcript.believe_ends()
         normal = self._finish_reason in self._normal_reasons
-        for call in list(self._given) if normal else ():
-            self._append_given(call)
+        for call in list(self._initial_args) if normal else ():
+            self._append_initial(call)
         self._transcript.finish_calls(normal=normal, detail=f"{self._reason_name} {self._finish_reason}")
         self._end_response()
 
 
 def _decode(payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
-    # msgspec does not look at the fields that it skips, and a later reader would meet what is not UTF-8.
+    # msgspec does not look at fields that it skips, and a later reader would find bytes that are not UTF-8.
     if not payload.isascii():
         payload.decode()
     return decoder.decode(payload)
 
 
 def provider_error(payload: bytes) -> WireError:
-    """The error that a provider sent in place of what was expected."""
+    """The error that a provider sent instead of what was expected."""
     text = payload.decode("utf-8", "replace")
     return error_in(_loaded(payload)) or error_in({"error": text}) or WireError("the provider reported an error")
 
 
 def reported(error: Any, otherwise: str | None = None, **beside: Any) -> WireError:
-    """What a provider sent as the ``error`` of something, and ``beside`` it; ``otherwise`` where that says nothing."""
+    """The error that a provider sent as an ``error`` field, and ``beside`` it; ``otherwise`` if that says nothing."""
     return error_in({"error": error, **beside}) or WireError(otherwise or f"the provider reported an error: {error}")
 
 
@@ -389,7 +389,7 @@ def error_in(value: dict[str, Any]) -> WireError | None:
 
 
 def _loaded(payload: bytes | None) -> dict[str, Any]:
-    """The object that the payload is, an empty one if it is anything else."""
+    """The payload as an object, an empty one if it is anything else."""
     try:
         value = json.loads(payload or b"")
     except (ValueError, RecursionError):

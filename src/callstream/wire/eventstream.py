@@ -5,9 +5,9 @@ eight bytes, the headers, the payload, and the CRC-32 of all bytes before it. A 
 the name, the type of its value (1 byte) and the value. ``:message-type`` is ``event``, ``exception`` or ``error``;
 ``:event-type`` names an event. An exception or an error is the provider's own, and ends the stream.
 
-Both checksums are verified. The first one is looked at as soon as twelve bytes are there, so that a body of another kind
-is an error at once and a damaged length is never waited for. A body that ends in the middle of a message is for the
-decoder to judge: it knows by the wire's own end whether something is missing.
+Both checksums are verified. The first one is checked as soon as twelve bytes have arrived, so a body of another kind is an
+error at once, and nothing waits for a damaged length. A body that ends in the middle of a message is for the decoder to
+judge: it knows from the wire's own end whether something is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from callstream.wire.framing import Frame, Framing
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
 MAX_HEADER_BYTES = 128 * 1024
 MAX_MESSAGE_BYTES = 24 * 1024 * 1024 + MAX_HEADER_BYTES + 16
-"""The limits of AWS, by which botocore reads."""
+"""AWS's limits, which botocore applies when it reads."""
 _PRELUDE = struct.Struct(">III")
 _CHECKSUM = struct.Struct(">I")
 _OVERHEAD = _PRELUDE.size + _CHECKSUM.size
@@ -51,7 +51,7 @@ def write_exception(exception_type: str, payload: bytes) -> bytes:
 
 
 def write_headers(headers: Mapping[str, str]) -> bytes:
-    """Headers whose values are texts."""
+    """Headers with text values."""
     written = bytearray()
     for name, value in headers.items():
         key, text = name.encode(), value.encode()
@@ -78,8 +78,8 @@ class EventStreamFraming(Framing):
 
     keep_alive = write_event("keepAlive", b"{}")
     _most = MAX_MESSAGE_BYTES
-    _total = 0  # the length of the message that waits, once its prelude was read
-    _headers: tuple[bytes, Mapping[str, str]] = (b"", {})  # those of the last message: the next has mostly the same
+    _total = 0  # the length of the waiting message, once its prelude has been read
+    _headers: tuple[bytes, Mapping[str, str]] = (b"", {})  # of the last message: mostly the next has the same
 
     def feed(self, data: bytes) -> list[Frame]:
         self._waiting += data
@@ -113,18 +113,18 @@ class EventStreamFraming(Framing):
         return write_message(raw[_PRELUDE.size : _PRELUDE.size + headers_length], self._wrap(payload))
 
     def _unwrap(self, payload: bytes, event_type: str) -> bytes | None:
-        """What the decoder reads of an event's payload; None if nothing."""
+        """The part of an event's payload that the decoder reads; None if there is none."""
         return payload
 
     def _wrap(self, payload: bytes) -> bytes:
-        """The payload of an event that says this to the decoder."""
+        """The payload of an event in which the decoder reads this."""
         return payload
 
     def _read_prelude(self, body: bytes, start: int) -> int:
         """The length of the message that begins here."""
         total, headers_length, checksum = _PRELUDE.unpack_from(body, start)
         if crc32(body[start : start + 8]) != checksum:
-            # The page of an error is shown; of anything else only what should be the prelude, since text may follow it.
+            # An error page is shown; of anything else only the bytes that should be the prelude, since text may follow.
             size = 100 if body[start : start + 1] in (b"{", b"<") else _PRELUDE.size
             raise WireError(f"expected a message of an AWS event stream, got {body[start : start + size]!r}")
         if total > self._max_frame_bytes or headers_length > MAX_HEADER_BYTES:
@@ -165,7 +165,7 @@ class ChunkFraming(EventStreamFraming):
     _chunks = msgspec.json.Decoder(_Chunk)
 
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
-        if frame.bytes_ is None:  # one that was not read here
+        if frame.bytes_ is None:  # a frame that was not read here
             return write_event("chunk", self._wrap(payload or frame.payload or b""))
         return super().write(frame, payload)
 
@@ -182,7 +182,7 @@ class ChunkFraming(EventStreamFraming):
 
 
 def _read_headers(raw: bytes) -> dict[str, str]:
-    """The headers that are texts, by name."""
+    """The headers with text values, by name."""
     headers: dict[str, str] = {}
     at = 0
     try:

@@ -1,11 +1,11 @@
 """How a response body is cut into frames, once, byte for byte.
 
-A frame is what a server sends at a time: a server-sent event with its blank line, or an element of a JSON array with the
-separator before it. Joined, the frames are the body, so code that passes a response on can forward, leave out or rewrite a
-frame and leave every other byte alone. What a frame holds is for the decoder to judge.
+A frame is one unit of what a server sends: a server-sent event with its blank line, or an element of a JSON array with the
+separator before it. The frames concatenated are the body, so code that passes a response on can forward, leave out or
+rewrite a frame and leave every other byte alone. What a frame holds is for the decoder to judge.
 
-Laws of every framing: chunk boundaries mean nothing; every byte is searched once; what waits for the end of a frame is
-bounded. Bytes that cannot be cut come as a last frame that has the error and all that was not cut.
+Laws of every framing: chunk boundaries mean nothing; every byte is searched once; the bytes that wait for the end of a
+frame are bounded. Bytes that cannot be cut come as a last frame, with the error and everything that was not cut.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 class Frame(msgspec.Struct, gc=False):
     """``payload`` is what the decoder reads, None where there is nothing to read.
 
-    ``bytes_`` are those of the frame, None for a plain event: most frames are read and never written, so the bytes of an
-    event that consist of its name, one line of data and a blank line are put together when they are asked for.
-    ``is_finished`` is false for what a body ended in: it may be cut off anywhere. ``text``: what a frame says that holds
-    nothing else, and which passage it belongs to, where text is joined.
+    ``bytes_`` are the frame's bytes, None for a plain event: most frames are read and never written, so the bytes of an
+    event made of nothing but a name, one line of data and a blank line are put together on demand. ``is_finished`` is
+    false for the rest at the end of a body, which may be cut off anywhere. ``text``, where text is joined: for a frame
+    that holds nothing but text, the passage that it belongs to and the text.
     """
 
     payload: bytes | None = None
@@ -48,7 +48,7 @@ class Frame(msgspec.Struct, gc=False):
 
 
 def plain_event(name: bytes, data: bytes, line_end: bytes = b"\n") -> bytes:
-    """A server-sent event with one line of data; without a name where that is empty."""
+    """A server-sent event with one line of data, and with a name unless that is empty."""
     named = b"event: " + name + line_end if name else b""
     return named + b"data: " + data + line_end + line_end
 
@@ -63,7 +63,7 @@ class Framing(ABC):
     keep_alive: ClassVar[bytes] = b""
     _most: ClassVar[int] = MAX_FRAME_BYTES
     _piece: ClassVar[str] = "a frame"
-    """What is cut, for errors."""
+    """What errors call a frame."""
 
     def __init__(self, *, max_frame_bytes: int | None = None) -> None:
         self._max_frame_bytes = self._most if max_frame_bytes is None else max_frame_bytes
@@ -74,35 +74,35 @@ class Framing(ABC):
         """The frames that these bytes finish."""
 
     def end(self) -> list[Frame]:
-        """What the body ended in. There may be nothing left, and what there is may be cut off."""
+        """The frames left at the end of the body, if any. The last may be cut off."""
         rest = self.pop_rest()
         return [Frame(bytes_=rest, is_finished=False)] if rest else []
 
     def pop_rest(self) -> bytes:
-        """The bytes that wait for the end of their frame, for a reader that stops here."""
+        """The bytes still waiting for the end of their frame, for a reader that stops here."""
         rest, self._waiting = bytes(self._waiting), bytearray()
         return rest
 
     @abstractmethod
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
-        """The frame as it leaves, with another payload where there is one. To be called in the order of leaving."""
+        """The bytes of a frame that leaves, with another payload if one is given. To be called in the order of leaving."""
 
     def _give_up(self) -> list[Frame]:
-        """What waits is too long to be a frame."""
+        """The bytes that wait are too many for one frame."""
         return [Frame(bytes_=self.pop_rest(), error=self._too_long())]
 
     def _too_long(self) -> WireError:
         return WireError(f"expected {self._piece} of at most {self._max_frame_bytes} bytes, got more")
 
 
-# Two line ends in a row. A LF may be the end of a CRLF; CRLF alone is one line end, so that CR LF is no blank line.
+# Two line ends in a row. A LF may be the end of a CRLF; CRLF alone is one line end, so CR LF is not a blank line.
 _BLANK_LINE = re.compile(rb"\n(?:\r\n|\n|\r)|\r\r\n?")
 _LONGEST_BLANK_LINE = 4
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r\n", b"\n\r", b"\r\r")
 _PLAIN = re.compile(rb"data: ([^\n]++)\n\n")
 _PLAIN_CRLF = re.compile(rb"data: ([^\r]++)\r\n\r\n")
 _NAMED = re.compile(rb"event: ([^\n]++)\ndata: ([^\n]++)\n\n")
-_LF, _CR = b"\n\r"  # a number is found in bytes ten times as fast as bytes of length one (CPython 3.11)
+_LF, _CR = b"\n\r"  # searching bytes for a number is ten times as fast as for bytes of length one (CPython 3.11)
 _LOOKS_LIKE_A_FIELD = re.compile(rb"\s*(?::|(?:data|event|id|retry)\s*(?::|$)|[\w-]{1,40}:)")
 _ERROR = re.compile(rb'\{\s*"error"\s*:')
 _KNOWN_FIELDS = (b"", b"data", b"event", b"id", b"retry")
@@ -127,15 +127,15 @@ class SseFraming(Framing):
     def __init__(self, *, max_frame_bytes: int | None = None) -> None:
         super().__init__(max_frame_bytes=max_frame_bytes)
         self._waiting_size = 0  # without line ends
-        self._looked_at = 0  # bytes of those that wait in which no frame ends
+        self._looked_at = 0  # so many of the waiting bytes hold no end of a frame
         self._at_start = True
         self._any_event = False
-        self._unknown: bytes | None = None  # the first line that no event stream of ours has, while there was no event
+        self._unknown: bytes | None = None  # the first line with an unknown field, in case no event ever comes
 
     def feed(self, data: bytes) -> list[Frame]:
         looked_at = 0
         if self._waiting:
-            # A long event in many small pieces is searched where it has grown, and nowhere else.
+            # A long event in many small pieces is searched only where it has grown.
             can_end = _LF in data or _CR in data or self._waiting[-1] == _CR
             self._waiting += data
             if not can_end or _BLANK_LINE.search(self._waiting, self._looked_at) is None:
@@ -176,7 +176,7 @@ class SseFraming(Framing):
         return _with_data(frame.bytes_, payload)
 
     def _wait_on(self, data: bytes) -> list[Frame]:
-        """Lets bytes wait for the end of their event, which is not in them; an event that is too long is given up."""
+        """Keeps waiting for the end of the event, which is not in these bytes; gives up an event that is too long."""
         self._looked_at = max(self._looked_at, len(self._waiting) - _LONGEST_BLANK_LINE + 1)
         self._waiting_size += _size(data)
         return [] if self._waiting_size <= self._max_frame_bytes else self._give_up()
@@ -190,7 +190,7 @@ class SseFraming(Framing):
         for found in _BLANK_LINE.finditer(data, looked_at):
             end = found.end()
             if end == len(data) and data.endswith(b"\r"):
-                break  # a LF that comes next belongs to it
+                break  # a LF that comes next would belong to it
             frames.append(self._frame(data[start:end]))
             start = end
             if frames[-1].error is not None:
@@ -198,7 +198,7 @@ class SseFraming(Framing):
         return frames, data[start:]
 
     def _bounded(self, frames: list[Frame], rest: bytes) -> tuple[list[Frame], bytes]:
-        """The same frames up to the first that is too long, which has the error and takes what follows into the rest."""
+        """The frames up to the first that is too long, which gets the error; all after it becomes part of the rest."""
         limit = self._max_frame_bytes
         for number, frame in enumerate(frames, 1):
             if _size(frame.raw) > limit:
@@ -207,7 +207,7 @@ class SseFraming(Framing):
         return frames, rest
 
     def _frame(self, block: bytes) -> Frame:
-        """An event, or what a body ended in, read line by line."""
+        """An event, or the rest at the end of a body, read line by line."""
         shown = block.removeprefix(BOM) if self._at_start else block
         self._at_start = False
         event = b""
@@ -230,11 +230,11 @@ class SseFraming(Framing):
 
 
 def _plain_events(data: bytes) -> tuple[list[Frame], bytes] | None:
-    """The frames of data in which every event is plain, and the rest; None where that is not so.
+    """The frames of data in which every event is plain, and the rest; None if any event is not.
 
-    This is nearly every stream, and a regular expression that finds all events at once is several times as fast as a
-    loop over blocks or lines (bench.decode). It may step over bytes that are no plain event; so the lengths of what it
-    found are added up, and if they reach to the end of the last blank line, there were none.
+    Nearly every stream is like this, and a regular expression that finds all events at once is several times as fast as a
+    loop over blocks or lines (bench.decode). It may skip bytes that are not a plain event; so the lengths of its matches
+    are added up, and if they reach to the end of the last blank line, nothing was skipped.
     """
     if _CR in data:
         found = _PLAIN_CRLF.findall(data)
@@ -261,13 +261,13 @@ def _size(data: bytes) -> int:
 
 
 def _not_events(line: bytes, *, in_stream: bool = False) -> WireError:
-    """In the middle of a stream it may be a piece of a model's text, cut out by a line break; errors go into logs."""
+    """In the middle of a stream the line may be model text, split off by a line break: it must not get into logs."""
     is_text = in_stream and not _ERROR.match(line)
     return WireError(f"expected server-sent events, got {outline(line) if is_text else repr(line[:200])}")
 
 
 def _with_data(raw: bytes, payload: bytes) -> bytes:
-    """The event with other data, finished if it was not. Its other fields, comments and line ends stay."""
+    """The event with other data, and with an end if it had none. Its other fields, comments and line ends stay."""
     lines = []
     ending = b"\n"
     for line in raw.splitlines(keepends=True):
@@ -289,9 +289,9 @@ _MARK = re.compile(rb'["\\{}\[\]]')
 
 
 class JsonArrayFraming(Framing):
-    """Cuts elements out by their brackets, outside of strings.
+    """Cuts out elements by their brackets, ignoring those in strings.
 
-    Strings and brackets where no element can be are an error; after the array only another one may follow. White space
+    A string or bracket where no element can be is an error; an array may only be followed by another one. White space
     keeps a connection alive.
     """
 
@@ -301,10 +301,10 @@ class JsonArrayFraming(Framing):
     def __init__(self, *, max_frame_bytes: int | None = None) -> None:
         super().__init__(max_frame_bytes=max_frame_bytes)
         self._looked_at = 0
-        self._element = -1  # where the element that waits begins
+        self._element = -1  # where the waiting element begins
         self._depth = 0  # 1 inside the array, 2 and more inside an element
         self._in_string = False
-        self._has_written = False  # the array's bracket has left
+        self._has_written = False  # the array's opening bracket has left
 
     def feed(self, data: bytes) -> list[Frame]:
         self._waiting += data
@@ -327,7 +327,7 @@ class JsonArrayFraming(Framing):
         return super().pop_rest()
 
     def write(self, frame: Frame, payload: bytes | None = None) -> bytes:
-        """Frames before this one may have been left out, so the separator is made to fit what has left before it."""
+        """Frames before this one may have been left out, so the separator is adapted to those that have left."""
         raw = frame.raw
         element = frame.payload or b""
         separator = raw[: len(raw) - len(element)]
@@ -339,7 +339,7 @@ class JsonArrayFraming(Framing):
         return (b"," if follows else b"[") + (element or raw)
 
     def _cut(self, frames: list[Frame]) -> int:
-        """Looks at what has not been looked at. Returns where the frame after the last one begins."""
+        """Looks at the bytes not looked at so far. Returns where the frame after the last complete one begins."""
         body = self._waiting
         start = 0
         skip = self._looked_at
@@ -374,7 +374,7 @@ class JsonArrayFraming(Framing):
 
 
 class SseOrArrayFraming(Framing):
-    """Server-sent events or a JSON array: the first character of the body tells."""
+    """Server-sent events or a JSON array: the first character of the body decides."""
 
     keep_alive = b"\n"
     _framing: Framing | None = None
@@ -410,11 +410,11 @@ class SseOrArrayFraming(Framing):
 
 
 class JsonLinesFraming(Framing):
-    """One JSON text a line, each ended by LF or CRLF.
+    """One JSON text per line, each line ended by LF or CRLF.
 
-    Readers differ in what else they take for the end of a line, so whatever is written here has every such character
-    escaped (``codec.encode_line``). Many fail on an empty line, too; white space before the next text is part of its line,
-    and keeps a connection alive.
+    Readers differ in what else they take for the end of a line, so every such character is escaped in what is written here
+    (``codec.encode_line``). Many also fail on an empty line; white space before the next text is part of its line, and
+    keeps a connection alive.
     """
 
     keep_alive = b" "

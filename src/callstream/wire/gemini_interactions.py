@@ -1,12 +1,12 @@
 """Gemini's Interactions API: ``POST /interactions``, on AI Studio and on Vertex, and ``GET /interactions/{id}``, streamed.
 
 An interaction is a list of steps. A call is a step of type ``function_call``; its arguments come as text, in deltas, and
-``step.stop`` alone ends it. Server-side steps are not client calls. The signature of a call stands on the thought
-step before it.
+``step.stop`` alone ends it. Server-side steps are not client calls. The signature of a call is on the thought step
+before it.
 
 A response that reached the decode limit of one request ends with the status ``requires_continuation``, and the SDK sends
-another request for the rest; whether a call can be cut in two by that is not known, so an open call is truncated. A
-stream that is taken up again (``GET``) may begin in the middle: steps whose start is not in it are passed over.
+another request for the rest; whether that can cut a call in two is not known, so an open call is truncated. A stream
+that is resumed (``GET``) may begin in the middle: steps whose start is not in it are skipped.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
             raise reported(error or "the interaction failed")
 
     def _end(self, interaction: _Interaction) -> None:
-        """The interaction is over, for this request. Where it goes on, the calls that were ended are whole."""
+        """The interaction is over, for this request. If it goes on in another, the calls that were ended are whole."""
         self._finish_reason, self._usage = interaction.status, interaction.usage
         if interaction.status == CONTINUES:
             self._transcript.believe_ends()
@@ -193,7 +193,7 @@ class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
 
 
 def _texts(content: Any) -> Iterator[str]:
-    """The texts in a content: one itself, an object that has one, or a list of such."""
+    """The texts in a content, which may be a text, an object that has one, or a list of either."""
     for each in content if isinstance(content, list) else [content]:
         text = each.get("text") if isinstance(each, dict) else each
         if text and isinstance(text, str):
@@ -204,9 +204,9 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 class _GeminiInteractionsCollapser(BlockCollapser):
-    """A call that is left out is left out of the final steps too. Thoughts are known by their signatures.
+    """A call that is left out is left out of the final steps too. Thoughts are identified by their signatures.
 
-    What the server stores is its own copy, in which that call still is.
+    What the server stores is its own copy, which still has that call.
     """
 
     _delta_event = b"step.delta"
@@ -265,7 +265,7 @@ def _message(content: Any) -> list[Any]:
 
 
 def _steps(sent: Any) -> list[Any]:
-    """The input as steps: contents that are not wrapped into one are a message of the user's."""
+    """The input as steps: contents that are not wrapped in a step are a user message."""
     entries = sent if isinstance(sent, list) else [sent]
     contents = [{"type": "text", "text": entry} if isinstance(entry, str) else entry for entry in entries]
     if all(entry.get("type") in CONTENTS for entry in objects_in(contents)):
@@ -277,7 +277,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the provider ------------------------------------------------------------------------------------------------------
 
 
 class GeminiInteractions(Provider):
@@ -320,7 +320,7 @@ class GeminiInteractions(Provider):
         return schemas((tool, tool.get("parameters")) for tool in tools)
 
     def offered_names(self, request: Request) -> tuple[str, ...]:
-        """None of them where the model may use a computer: those functions are declared nowhere."""
+        """Empty where the model may use a computer: those functions are declared nowhere."""
         kinds = [tool.get("type") for tool in objects_in(request.fields.get("tools"))]
         return () if "computer_use" in kinds else super().offered_names(request)
 
@@ -328,7 +328,7 @@ class GeminiInteractions(Provider):
         return request.fields.get("store") is not False
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
-        """A message of the user's. Where an interaction is continued, the calls are in it and need a result."""
+        """A user message. Where an interaction is continued, the calls are in it, and each needs a result."""
         fields = request.fields
         if not fields.get("input"):
             return None

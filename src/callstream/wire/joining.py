@@ -1,14 +1,14 @@
 """Two streamed answers as one, for an SDK that asked once: the model was asked again, because its calls were refused.
 
-The first answer is on its way to the SDK already when that turns out. So its end is kept back, and the second continues the
-same message: it does not begin again, its blocks, items and calls are numbered on, and its end counts for both. A call that
-was rejected after it had become whole is taken out of the first (``drop``). Where the model is not asked again, the end
-that was kept back leaves after all.
+By then the first answer is already on its way to the SDK. So its end is held back, and the second answer continues the
+same message: it has no start of its own, its blocks, items and calls continue the first one's numbering, and its end
+counts for both. A call that was rejected after it had become whole is removed from the first (``drop``). If the model is
+not asked again, the end that was held back leaves after all.
 
 A joint sees the frames from the first refused call on, and nothing of other answers.
 
-It can also end the first answer with a sentence instead of the calls that were taken out, wherever these stood: with the
-end that the provider wrote (``say``), or with one of its own if the answer was cut (``cut``).
+It can also end the first answer with a sentence instead of the removed calls, wherever these were: with the end that the
+provider wrote (``say``), or with one of its own if the answer was cut (``cut``).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from callstream.wire.framing import Frame, SseFraming, plain_event
 
 
 class Saying(NamedTuple):
-    """Text in the place of calls. ``is_last_word``: no call is left in the answer, so its turn ends with it."""
+    """Text instead of calls. ``is_last_word``: no call is left in the answer, so the turn ends with this text."""
 
     text: str
     is_last_word: bool
 
 
 class Joint(ABC):
-    """Of one pair of answers. A wire says what its frames become. For bodies of server-sent events."""
+    """Joins one pair of answers, bodies of server-sent events. A wire defines what becomes of its frames."""
 
     def __init__(self) -> None:
         self._framing = SseFraming()
-        self._end: list[tuple[Frame, Any]] = []  # frames of the first answer that are kept back, and what they say
-        self._dropped: set[str] = set()  # the ids of calls that were taken out
-        self._missing: set[int] = set()  # and the numbers of their blocks or items, where the wire has such
+        self._end: list[tuple[Frame, Any]] = []  # held-back frames of the first answer, and their values
+        self._dropped: set[str] = set()  # the ids of calls that were removed
+        self._missing: set[int] = set()  # and the numbers of their blocks or items, where the wire has any
         self._usage: dict[str, Any] = {}  # of the first answer
         self._begun: dict[str, Any] = {}  # the frame that the first answer began with, if it was cut
 
@@ -45,18 +45,18 @@ class Joint(ABC):
         return b"".join(self._write_first(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
 
     def drop(self, data: bytes, wire_ids: Collection[str]) -> bytes:
-        """Whole frames of the first answer with calls of these ids: what else there is in them, for ``first``."""
+        """Takes whole frames of the first answer that hold calls with these ids. Returns the rest of them, for ``first``."""
         self._dropped.update(wire_ids)
         left = [(frame, self._without_dropped(read_json(frame.payload))) for frame in SseFraming().feed(data)]
         return b"".join(self._write(frame, value) for frame, value in left if value is not None)
 
     def unjoined(self) -> bytes:
-        """The end of the first answer, which no other follows."""
+        """The end of the first answer, where no second one follows."""
         left = [frame.raw if value is None else self._write(frame, self._unjoined(value)) for frame, value in self._end]
         return b"".join(left) + self._framing.pop_rest()
 
     def continue_at(self, number: int, items: Sequence[Any] = ()) -> None:
-        """The first answer is over; ``number`` would have been that of its next block, ``items`` are what it has."""
+        """The first answer is over. ``number`` is the one that its next block would have had, ``items`` are its items."""
         self._framing = SseFraming()
 
     def second(self, data: bytes) -> bytes:
@@ -64,11 +64,11 @@ class Joint(ABC):
         return b"".join(self._write_second(frame, read_json(frame.payload)) for frame in self._framing.feed(data))
 
     def second_ended(self) -> bytes:
-        """What the second answer ended in, where that was no whole frame."""
+        """The bytes at the end of the second answer that are not a whole frame."""
         return self._framing.pop_rest()
 
     def cut(self, saying: Saying, number: int, items: Sequence[Any], passed: tuple[bytes, bytes]) -> bytes:
-        """Text after a first answer that was not read to its end, and an end in the place of its own.
+        """Text after a first answer that was not read to its end, and a made-up end instead of its own.
 
         ``passed``: its first bytes, and the last that left. ``number`` and ``items`` as for ``continue_at``.
         """
@@ -90,7 +90,7 @@ class Joint(ABC):
 
     @classmethod
     def say_whole(cls, body: bytes, saying: Saying) -> bytes:
-        """An answer that was not streamed, with the text."""
+        """An answer that was not streamed, with the text added."""
         answer: Any = codec.decode(body)
         cls._add_text(answer, saying)
         return codec.encode_line(answer)
@@ -103,37 +103,37 @@ class Joint(ABC):
 
     @abstractmethod
     def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
-        """The frames of an end that the provider has not written. What it used is not known."""
+        """The frames of an end that the provider has not written. Its usage is not known."""
 
     made_last: ClassVar[bytes] = b""
-    """What follows such an end."""
+    """The bytes that follow such an end."""
     _number: ClassVar[str] = ""
     """The field with the number of a block or an item."""
 
     def _cut_after(self, values: Sequence[dict[str, Any]]) -> None:  # noqa: B027  # most wires number nothing
-        """The last frames that have left."""
+        """Takes note of the last frames that have left."""
 
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A frame of the end, where no call is left to answer. Not every wire's finish reason tells of calls."""
+        """A frame of the end, where no call is left to answer. Not every wire's finish reason mentions calls."""
         return value
 
     @staticmethod
     @abstractmethod
     def _add_text(answer: dict[str, Any], saying: Saying) -> None:
-        """The text in an answer that was not streamed."""
+        """Adds the text to an answer that was not streamed."""
 
     @abstractmethod
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """A frame of the first answer: what of it leaves, and what belongs to the end."""
+        """Splits a frame of the first answer into the part that leaves and the part that belongs to the end."""
 
     def _without_dropped(self, value: dict[str, Any]) -> dict[str, Any] | None:
-        """A frame with dropped calls, without them; None if nothing is left, as of a block or an item that is one call's."""
+        """A frame without its dropped calls; None if nothing is left, as of a block or an item, which holds one call."""
         if isinstance(number := value.get(self._number), int):
             self._missing.add(number)
         return None
 
     def _unjoined(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A frame of the end that was kept back, as it leaves after all."""
+        """A frame of the end that was held back, as it leaves after all."""
         return value
 
     @abstractmethod
@@ -143,7 +143,7 @@ class Joint(ABC):
     # -- what they share --
 
     def _missing_before(self, value: dict[str, Any]) -> int:
-        """How many blocks or items before that of a frame were taken out."""
+        """How many of the blocks or items before a frame's own were removed."""
         number = value.get(self._number)
         return sum(missing < number for missing in self._missing) if isinstance(number, int) else 0
 
@@ -169,7 +169,7 @@ class Joint(ABC):
 
 
 def _events(values: Iterable[dict[str, Any]]) -> bytes:
-    """Server-sent events that say this; each has the name of its type, where the wire has types."""
+    """These values as server-sent events, each named after its type, where the wire has types."""
     return b"".join(plain_event(str(value.get("type", "")).encode(), codec.encode_line(value)) for value in values)
 
 

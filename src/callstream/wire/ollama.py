@@ -1,8 +1,8 @@
 """Ollama's ``POST /api/chat``: JSON lines, streamed unless the request says ``"stream": false``.
 
-A call comes whole, in a line of its own or with others, and that line is its end; the finish reason says nothing of calls.
+A call comes whole, in a line of its own or with others, and that line is its end; the finish reason does not mention calls.
 Older servers send no ids, and Ollama's own client drops those that newer ones send, so results come back by the name of
-the tool, or in order. Many other applications have such a path: the content type decides.
+the tool, or in order. Many other applications use the same path, so the content type decides.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _LineCall(ChunkCall):
 
 
 class _OllamaCollapser(ChunkCollapser[_LineCall]):
-    """Calls are whole already. A line with several of them is cut into one for each, the rest of it in the last one.
+    """Calls are whole already. A line with several calls is cut into one for each; the rest of it goes into the last.
 
     A collapsed call without an id gets one, so that a program that keeps ids has the journal's.
     """
@@ -179,7 +179,7 @@ def _answered(message: _RequestMessage, unanswered: list[tuple[str | None, str]]
     return message.tool_call_id, message.tool_name
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the provider ------------------------------------------------------------------------------------------------------
 
 
 class Ollama(ChatProvider):

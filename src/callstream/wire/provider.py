@@ -1,4 +1,4 @@
-"""What Callstream asks of a provider. Its module answers; neither the tap nor the runtime knows one provider from another.
+"""What Callstream needs to know about a provider. The provider's module answers; the tap and the runtime know none by name.
 
 A wire is recognised by path and content type, never by host name, so compatible servers and gateways are recognised like the
 originals.
@@ -49,14 +49,14 @@ _WHOLE = "application/json"
 class Provider(ABC):
     """One wire: its requests, its answers, and how a call is written back into them. It has no state.
 
-    ``wire`` is its name, ``path`` matches the end of the paths to which its requests are posted, ``resumed_path`` of those
-    at which a streamed answer is taken up again (``GET``, without a body). ``signs_calls``: calls carry
-    signatures that a later request has to bring back. ``sdk_error``: where the provider's SDK retries whatever a transport
-    raises, the class (``module.Name``) of the errors that it raises as they are. ``pieces_field``: how an error names what
-    ``ask_for_pieces`` adds. ``stream_types``: the content types of streamed answers. ``joint``: what makes one
-    streamed answer of two. ``goes_on``: the finish reasons after which the SDK by itself asks for the rest of the answer.
-    ``checkpoint`` matches, to the end of its frame, a token with which the rest of a stream is asked for
-    (``Decoder.checkpoint``). ``has_background``: answers can be asked for in the background, where the provider stores them.
+    ``wire`` is its name, ``path`` matches the end of the paths to which its requests are posted, ``resumed_path`` the end
+    of those at which a streamed answer is resumed (``GET``, without a body). ``signs_calls``: calls carry signatures that a
+    later request has to bring back. ``sdk_error``: where the provider's SDK retries whatever a transport raises, the class
+    (``module.Name``) of the errors that it raises as they are. ``pieces_field``: how an error names what
+    ``ask_for_pieces`` adds. ``stream_types``: the content types of streamed answers. ``joint`` makes one streamed answer of
+    two. ``goes_on``: the finish reasons after which the SDK asks for the rest of the answer by itself. ``checkpoint``
+    matches, to the end of its frame, a token with which the rest of a stream can be requested (``Decoder.checkpoint``).
+    ``has_background``: answers can be requested in the background, and the provider stores them.
     """
 
     wire: ClassVar[str]
@@ -76,7 +76,7 @@ class Provider(ABC):
     # -- requests --
 
     def is_at(self, path: str, method: str = "POST") -> bool:
-        """Whether requests to such a path are the wire's."""
+        """Whether requests to this path belong to the wire."""
         if method == "POST":
             return self.path.search(path) is not None
         return method == "GET" and self.resumed_path is not None and self.resumed_path.search(path) is not None
@@ -90,7 +90,7 @@ class Provider(ABC):
         """The JSON Schemas of the tools that the request declares, by name."""
 
     def offered_names(self, request: Request) -> tuple[str, ...]:
-        """The names that calls in the answer may have. Empty if the request does not say, or not of all of them."""
+        """The names that calls in the answer may have. Empty if the request does not list them all."""
         return tuple(self.declared_tools(request))
 
     def results_in(self, body: bytes) -> list[RequestEvent]:
@@ -98,7 +98,7 @@ class Provider(ABC):
         return last_turn(self.turns(body))
 
     def continued(self, request: Request) -> str | None:
-        """What names the response that the request asks for the rest of (``Decoder.continuation``); None if it asks anew."""
+        """Names the response whose rest the request asks for (``Decoder.continuation``); None if it asks for a new one."""
         return None
 
     def is_streamed(self, request: Request) -> bool:
@@ -106,7 +106,7 @@ class Provider(ABC):
         return request.fields.get("stream") is True
 
     def is_stored(self, request: Request) -> bool:
-        """Whether the server keeps the answer itself and will build on what it keeps, not on what it is sent."""
+        """Whether the server stores the answer and builds on its own copy, not on what later requests send."""
         return False
 
     def from_checkpoint(self, request: Request, token: str) -> Request:
@@ -114,25 +114,25 @@ class Provider(ABC):
         return request
 
     def kept_at(self, request: Request, answer_id: str) -> str | None:
-        """Where the provider has the streamed answer to the request when its connection is gone (``GET``, ``stream=true``).
+        """Where the provider keeps the streamed answer for when the connection is lost (``GET``, ``stream=true``).
 
-        None if it keeps none, or the request does not ask for that.
+        None if the provider keeps none, or the request does not ask it to.
         """
         fields = request.fields
         is_kept = fields.get("background") is True and fields.get("stream") is True and fields.get("store") is not False
         return f"{request.path}/{quote(answer_id, safe='')}" if self.has_background and is_kept else None
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
-        """The request, asking for streamed arguments where the wire has a switch and the request says nothing of it.
+        """The request, asking for streamed arguments where the wire has a switch that the request does not mention.
 
-        ``asks`` says by name for which tools. A switch for the whole request is set where that is all of its tools:
-        calls of the others would reach an SDK in pieces that it never asked for. Returns the request itself where
-        nothing is to be asked.
+        ``asks`` says by name for which tools. A switch for the whole request is only set if that is all of its tools:
+        otherwise calls of the others would reach an SDK in pieces that it never asked for. Returns the request itself if
+        there is nothing to ask.
         """
         return request
 
     def ask_by_beta(self, request: Request, asks: Asks = all_tools) -> Request:
-        """The same, where a wire has only a beta of the whole request for it. Not every model accepts a beta."""
+        """The same, where a wire only has a beta for the whole request. Not every model accepts a beta."""
         return self.ask_for_pieces(request, asks)
 
     @abstractmethod
@@ -140,21 +140,21 @@ class Provider(ABC):
         """The request, telling the model at its end why calls did not run; None if it has no place for that."""
 
     def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
-        """The request, continued by what the model answered: ``said``, and calls with their refusals for results.
+        """The request, continued by the model's answer: ``said``, and calls with their refusals as results.
 
-        As notes where the wire cannot be continued like that; None if it has no place for them either.
+        The refusals become notes where the wire cannot be continued like that; None if it has no place for these either.
         """
         return self.add_notes(request, {call.wire_id: call.text for call in refused})
 
     def restore(self, request: Request, refused: Sequence[RefusedCall]) -> list[RefusedCall]:
-        """Puts calls that the program never got back beside those that it has. Returns the ones that found a place.
+        """Puts calls that the program never got beside those that it did get. Returns the ones that found a place.
 
         Changes ``request.fields``.
         """
         return [call for call in refused if self._restore(request, call)]
 
     def _restore(self, request: Request, refused: RefusedCall) -> bool:
-        """Puts a call and its refusal beside the calls of its response and their results. False if they are not there."""
+        """Puts a call and its refusal beside the calls of its response and their results. False if there are none."""
         return False
 
     def without_lone_reasoning(self, request: Request, lone: LoneReasoning) -> Request:
@@ -170,8 +170,8 @@ class Provider(ABC):
     def answer_kind(self, request: Request, status: int, content_type: str) -> AnswerKind | None:
         """How an answer is to be read; None if it is not to be read at all: errors belong to the SDK.
 
-        On a wire where that is possible, what has no body asks for an answer that was asked for before: streamed it is taken
-        up, else it is looked at, with calls in it that may have been answered long ago.
+        On wires that allow it, a request without a body fetches an answer that was requested before. If that is streamed,
+        it is resumed; if not, it is only looked at, and calls in it may have been answered long ago.
         """
         kind = _media_type(content_type)
         if status != 200 or self.is_looked_at(request, content_type):
@@ -181,12 +181,12 @@ class Provider(ABC):
         return "whole" if kind == _WHOLE else None
 
     def is_looked_at(self, request: Request, content_type: str) -> bool:
-        """Whether this is an answer that was asked for before, as it is by now."""
+        """Whether this is the current state of an answer that was requested before."""
         return self.resumed_path is not None and not request.body and _media_type(content_type) == _WHOLE
 
     @abstractmethod
     def leave_out(self, answer: dict[str, Any], is_left_out: IsLeftOut, *, stored: bool) -> None:
-        """Removes the calls that are left out from a whole answer, and what goes with them."""
+        """Removes the calls that are left out from a whole answer, and whatever goes with them."""
 
     def without_unfinished(
         self,
@@ -199,8 +199,8 @@ class Provider(ABC):
     ) -> bytes:
         """The whole answer that the decoder has read as these events, without the calls that were not finished.
 
-        The laws are those of a collapser: reasoning that led to nothing but such calls is left out with them, what is left
-        keeps its place, the stop reason too, and every other answer passes byte for byte.
+        The laws are those of a collapser: reasoning that led only to such calls is left out with them, everything else,
+        including the stop reason, keeps its place, and every other answer passes byte for byte.
         """
         discarded = {event.call_id for event in events if isinstance(event, CallDiscarded)}
         passing = {event.call_id for event in events if isinstance(event, CallStarted) and not collapse(event.name)}

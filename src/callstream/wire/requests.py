@@ -1,9 +1,9 @@
 """What a request says: the tools that it declares, the results of tools, and the new messages of its user.
 
-A request carries the whole conversation. Its last turn is what follows the last word of the model (words that the
-request puts into the model's mouth, at its very end, do not count). Results are those of the whole conversation, in
-order, the ones of the last turn marked ``latest``; messages from the last turn alone. A result without a name gets that of
-the call before it with its id, because ids are used again.
+A request carries the whole conversation. Its last turn is everything after the model's last message (words that the
+request puts into the model's mouth, at its very end, do not count). Results are taken from the whole conversation, in
+order, those of the last turn marked ``latest``; messages only from the last turn. A result without a name gets that of
+the nearest earlier call with its id, because ids are reused.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from callstream.errors import WireError
 from callstream.events import MessageReceived, RequestEvent, ResultReceived
 
 MODEL = "model"
-"""The role of whatever the model said, on every wire."""
+"""The role of everything the model said, on every wire."""
 
 KnownSignature: TypeAlias = Callable[[str | None, str | None], str | None]
 """The signature that came with the call of that id and name, None if none is known."""
 
 Notes: TypeAlias = Mapping[str, str]
-"""Sentences for the model about calls that it made, by the calls' ids in the wire."""
+"""Sentences for the model about calls that it made, by the calls' ids on the wire."""
 Asks: TypeAlias = Callable[[str], bool]
-"""Whether the provider is to be asked to stream the arguments of the tool of that name."""
+"""Whether to ask the provider to stream the arguments of the tool with that name."""
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 class RefusedCall(msgspec.Struct, frozen=True):
-    """A call that the program never got, as it is written back for the model: with the refusal in place of a result.
+    """A call that the program never got, as it is written back for the model: with the refusal as its result.
 
-    ``args`` are its arguments, none where they were cut off or are not JSON: providers refuse a history with half a call.
+    ``args`` are its arguments, empty where they were cut off or are not JSON: providers refuse a history with half a call.
     ``provider_id`` is None where the provider sent no id. ``beside``: the ids of the calls of the same response that the
-    program has.
+    program did get.
     """
 
     wire_id: str
@@ -62,9 +62,9 @@ _MOST_LONE = 10_000
 class LoneReasoning:
     """Reasoning that led to nothing, because the calls that it led to were left out.
 
-    It leaves as it comes, and what becomes of the calls after it is known later. Providers refuse a history in which
-    reasoning leads to nothing, so its names are remembered, the latest of them, and it is taken out of later requests
-    (``Provider.without_lone_reasoning``). Names are signatures, ids, whatever tells reasoning from other in requests.
+    It is forwarded as it comes, before it is known what becomes of the calls after it. Providers refuse a history in which
+    reasoning leads to nothing, so the latest of its names are remembered, and it is removed from later requests
+    (``Provider.without_lone_reasoning``). Names are signatures, ids, whatever identifies reasoning in requests.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class LoneReasoning:
         return bool(self._names)
 
     def has(self, *names: object) -> bool:
-        """Whether one of these, of which a request may have any, is the name of lone reasoning."""
+        """Whether one of these values of a request, which may be of any type, is the name of lone reasoning."""
         return any(isinstance(name, str) and name in self._names for name in names)
 
     def add(self, name: str) -> None:
@@ -83,7 +83,7 @@ class LoneReasoning:
             self._names.popitem(last=False)
 
     def discard(self, name: str) -> None:
-        """Servers that do not sign use a name again."""
+        """Forgets a name: servers that do not sign reuse names."""
         self._names.pop(name, None)
 
 
@@ -93,22 +93,22 @@ def all_tools(name: str) -> bool:
 
 
 _NOT_ASKED = frozenset({"metadata", "client_metadata", "user", "prompt_cache_key", "safety_identifier"})
-"""Fields that differ between two processes that ask the same, and that no answer depends on."""
+"""Fields that may differ between two processes that ask the same thing, and that no answer depends on."""
 _MINTED = re.compile(
     r"(?:adk-|adk_tool_call_|pyd_ai_|call_|toolu_)?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}"
 )
-"""An id that a framework has made up, and makes up anew when it runs again."""
+"""An id that a framework makes up, a new one in every run."""
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """A request by what it says. ``parts``: of each of its fields, and of each entry of its lists."""
+    """Identifies a request by its content. ``parts``: the digests of its fields, and of the entries of its lists."""
 
     whole: str
     parts: dict[str, str]
 
     @classmethod
     def of(cls, path: str, fields: dict[str, Any]) -> Digest:
-        """Keys are sorted, JSON in strings is read, ids that frameworks make up are numbered as they appear."""
+        """Keys are sorted, JSON in strings is parsed, ids that frameworks make up are numbered as they appear."""
         said = _canonical({name: value for name, value in fields.items() if name not in _NOT_ASKED}, {})
         parts: dict[str, str] = {"path": _digest(path)}
         for name, value in said.items():
@@ -119,7 +119,7 @@ class Digest(msgspec.Struct, frozen=True):
         return cls(_digest([path, said]), {name: digest[:8] for name, digest in parts.items()})
 
     def first_difference(self, before: Mapping[str, str]) -> str:
-        """The first part that is not as it was before."""
+        """The first part that differs from before."""
         named = [*self.parts, *(name for name in before if name not in self.parts)]
         return next((name for name in named if self.parts.get(name) != before.get(name)), "the order of its parts")
 
@@ -152,7 +152,7 @@ class Request:
 
     @cached_property
     def fields(self) -> dict[str, Any]:
-        """The object that the body is; an empty one if it is anything else, which is the provider's to refuse."""
+        """The body as an object; an empty one if it is anything else, which is for the provider to refuse."""
         try:
             fields = msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -165,16 +165,16 @@ class Request:
         return Digest.of(self.path, self.fields) if self.fields else Digest(_digest([self.path, self.body.hex()]), {})
 
     def drop_fields(self) -> None:
-        """They can be read again, and take several times the memory of the body, while an answer may last for minutes."""
+        """Frees memory: fields take several times that of the body, an answer may last minutes, and they can be reread."""
         vars(self).pop("fields", None)
 
     def rewritten(self) -> Request:
-        """The request with a body that says what ``fields`` say by now."""
+        """The request with a body made of ``fields`` as they are now."""
         return Request(self.path, codec.encode(self.fields))
 
 
 class RequestTurn(msgspec.Struct):
-    """One entry of the conversation, in no wire's words. ``calls`` are the (id, name) that a model's entry made."""
+    """One entry of the conversation, whatever the wire. ``calls``: (id, name) of each call in an entry of the model."""
 
     role: str
     events: list[RequestEvent]
@@ -211,7 +211,7 @@ def read_body(wire: str, body: bytes, type_: type[_Body]) -> _Body:
     except (ValueError, RecursionError) as error:
         # Not a word of the conversation, since this reaches the log.
         raise WireError(
-            f"expected the body of a {wire} request, got {len(body)} bytes that are none: {error}"
+            f"expected the body of a {wire} request, got {len(body)} bytes that are not one: {error}"
         ) from None
 
 
@@ -222,7 +222,8 @@ def user_message(text: str, attachments: list[str]) -> list[RequestEvent]:
 def without_blocks(request: Request, is_superfluous: Callable[[dict[str, Any]], bool]) -> Request:
     """The request without some blocks of the model's messages.
 
-    A message that has no others goes too; then the user's messages around it become one, since some providers want turns.
+    A message left without blocks is removed too. The user messages around it are then merged, since some providers want
+    user and model to alternate.
     """
     messages = objects_in(request.fields.get("messages"))
     left: list[dict[str, Any]] = []
@@ -249,7 +250,7 @@ def without_blocks(request: Request, is_superfluous: Callable[[dict[str, Any]], 
 
 
 def insert_after_last(items: list[Any], start: int, added: Any, belongs: Callable[[Any], bool]) -> bool:
-    """Puts an item after the last of those that belong together from ``start`` on. False if there is none of them."""
+    """Inserts an item after the run of items from ``start`` on that belong together. False if that run is empty."""
     end = start
     while end < len(items) and belongs(items[end]):
         end += 1
@@ -264,12 +265,12 @@ def note_text(notes: Notes) -> str:
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list; none where it is not a list."""
+    """The objects in a list; empty if the value is not a list."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def schemas(declarations: Iterable[tuple[dict[str, Any], Any]]) -> dict[str, dict[str, Any]]:
-    """The JSON Schemas of tools by name, from their declarations and what stands there for a schema."""
+    """The JSON Schemas of tools by name, from pairs of a declaration and the value that it has as its schema."""
     return {
         declared["name"]: schema if isinstance(schema, dict) else {}
         for declared, schema in declarations
@@ -277,7 +278,7 @@ def schemas(declarations: Iterable[tuple[dict[str, Any], Any]]) -> dict[str, dic
     }
 
 
-# -- contents as OpenAI writes them, and others after it ---------------------------------------------------------------
+# -- contents as OpenAI, and others that follow it, write them ---------------------------------------------------------
 
 
 def functions_in(request: Request) -> list[tuple[dict[str, Any], dict[str, Any]]]:

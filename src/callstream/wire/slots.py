@@ -1,4 +1,4 @@
-"""The order in which the parts of a response leave a collapser, and text that leaves by the passage."""
+"""The order in which the parts of a response leave a collapser, and text that leaves passage by passage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CollapsibleCall(msgspec.Struct, eq=False):
     args_json: str = ""
     state: Literal["open", "completed", "left_out"] = "open"
     placed: bool = False  # it has its place in the order
-    is_aside: bool = False  # it had one in the body before, and goes on in this
+    is_aside: bool = False  # it had its place in the body before, and goes on in this one
     gone: bool = False  # it was forwarded or left out
 
     @property
@@ -45,27 +45,27 @@ class NumberedCall(CollapsibleCall):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """Bytes to forward. ``call_ids``: the collapsed calls that are whole in them, by the decoder's ids."""
+    """Bytes to forward. ``call_ids``: the collapsed calls that they contain whole, by the decoder's ids."""
 
     data: bytes
     call_ids: tuple[str, ...] = ()
 
 
 class Passing(msgspec.Struct, eq=False):
-    """A frame that leaves when its turn comes. ``write`` is asked then what it leaves as, where that depends on the wire."""
+    """A frame that leaves when its turn comes. Where a wire rewrites it, ``write`` is called then for what leaves."""
 
     frame: Frame
     write: Callable[[], list[Output]] | None = None
 
 
 class Reasoning(Passing):
-    """A frame of reasoning. ``names``: what tells this reasoning from all other in later requests, if the frame has it."""
+    """A frame of reasoning. ``names``: what identifies this reasoning in later requests, if the frame has it."""
 
     names: Sequence[object] = ()
 
 
 class Aside(Passing):
-    """A frame that says nothing, such as a ping: what comes before it has not led to it."""
+    """A frame that says nothing, such as a ping: reasoning before it cannot have led to it."""
 
 
 class Over:
@@ -77,31 +77,31 @@ Slot: TypeAlias = Passing | CollapsibleCall | Over
 
 
 class Slots(list[Slot]):
-    """Those that wait, in the order of the bytes; only the head ever leaves.
+    """The waiting slots, in the order of the bytes; only the head ever leaves.
 
-    A frame becomes slots when it arrives and all of its pieces have names, so each slot's place is final from the
-    beginning; what is still open is a question about a call (is it completed?), and the head leaves when its question is
-    answered. At the end of the body every question is answered, so nothing stays behind; or the response pauses, and the
-    calls that are open are placed anew in the next body. Reasoning leaves as it comes; whether it has led to something is
-    known later (``thoughts``).
+    A frame becomes slots when it has arrived and all of its pieces have names, so each slot's place is final from the
+    beginning. Only one question can be open, about a call (is it completed?), and the head leaves when that is answered.
+    At the end of the body every question is answered, so nothing stays behind; or the response pauses, and the calls that
+    are open are placed anew in the next body. Reasoning leaves as it comes; whether it has led to anything is only known
+    later (``collapsing._Thoughts``).
     """
 
     __slots__ = ()
 
     def place(self, call: CollapsibleCall) -> None:
-        """The call, when it is decided, leaves here."""
+        """Gives the call its place: it leaves here once it is decided."""
         call.placed, call.is_aside = True, False
         self.append(call)
 
     def set_aside(self) -> None:
-        """Removes the calls that are not decided: they are placed anew when they go on."""
+        """Removes the undecided calls: they are placed anew when they go on."""
         for slot in [slot for slot in self if not _is_decided(slot)]:
             assert isinstance(slot, CollapsibleCall)
             slot.placed, slot.is_aside = False, True
             self.remove(slot)
 
     def pop_decided(self) -> list[Slot]:
-        """The slots at the head, up to the first of which it is not decided what becomes of it."""
+        """The slots at the head, up to the first undecided call."""
         undecided = next((place for place, slot in enumerate(self) if not _is_decided(slot)), len(self))
         decided = self[:undecided]
         del self[:undecided]
@@ -120,7 +120,7 @@ def _is_decided(slot: Slot) -> bool:
 Passage: TypeAlias = tuple[object, ...]
 """What a frame's text belongs to: only text of the same passage is joined."""
 Joined: TypeAlias = tuple[Frame, dict[str, Any] | None]
-"""A frame, and the payload that it is to be written with; None: its own."""
+"""A frame, and the payload to write it with; None for its own."""
 
 
 P = TypeVar("P", bound=msgspec.Struct)
@@ -129,8 +129,8 @@ P = TypeVar("P", bound=msgspec.Struct)
 class TextForm(msgspec.Struct, Generic[P], frozen=True):
     """How a wire writes text.
 
-    ``payloads`` reads what holds text and nothing else, by a strict type; ``passage`` says which passage that is part of, or
-    None if it is anything else all the same. ``with_text`` is a payload with another text.
+    ``payloads`` reads payloads that hold text and nothing else, by a strict type; ``passage`` says which passage such a
+    payload is part of, None if it is something else after all. ``with_text`` returns a payload with another text.
     """
 
     payloads: msgspec.json.Decoder[P]
@@ -138,7 +138,7 @@ class TextForm(msgspec.Struct, Generic[P], frozen=True):
     with_text: Callable[[dict[str, Any], str], dict[str, Any]]
 
     def passage_of(self, payload: bytes) -> Passage | None:
-        """Which passage the payload adds text to, None if it holds anything else."""
+        """The passage that the payload adds text to, None if it holds anything else."""
         try:
             read = self.payloads.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -147,11 +147,11 @@ class TextForm(msgspec.Struct, Generic[P], frozen=True):
 
 
 class Passages:
-    """Holds frames of one passage back, and gives them as one.
+    """Holds back the frames of one passage, and returns them as one.
 
-    The frame that leaves is the last of them with all of the text, because what else it may hold (figures of usage, a
-    number) counts for all before it. A wire says by a strict type which frames hold nothing but text, so that anything
-    unknown in a frame, a signature, a citation, an end, keeps it as it is.
+    The frame that leaves is the last of them with all of the text, because whatever else it holds (usage figures, a
+    number) covers those before it. A wire's strict type says which frames hold nothing but text, so a frame with anything
+    unknown in it, a signature, a citation, an end, is left as it is.
     """
 
     def __init__(self, form: TextForm[Any]) -> None:
@@ -166,7 +166,7 @@ class Passages:
         return bool(self._texts)
 
     def hold(self, frame: Frame) -> Joined | None:
-        """Holds a frame back. Returns what was held of another passage."""
+        """Holds a frame back. Returns what was held so far if that is another passage."""
         assert frame.text is not None
         passage, text = frame.text
         held = self.release() if passage != self._passage else None

@@ -1,15 +1,15 @@
 """The events of one response while it is being read.
 
-Decoders report to a transcript what their wire said, in the wire's order; it keeps the laws that all wires share:
+Decoders report what their wire said to a transcript, in the wire's order; it keeps the laws that all wires share:
 
 - a message starts before the first thing in it and ends with the response;
-- a call starts once it has a name; what came before waits;
+- a call starts once it has a name; pieces that came before wait;
 - a call is completed only by an end that the wire sent, never because its text parses; and only if it parses, with
   no name twice in an object;
 - the end of a call is not believed before the response goes on or has ended normally. Providers also send it when the
   response was cut in the middle of the arguments, and close the text of an answer that is not streamed, so that it looks
-  whole. So the last call of a response that ends in any other way never runs, whether the answer is streamed or not, is
-  read from its bytes or from a host's events;
+  whole. So the last call of a response that ends in any other way never runs, whether the answer is streamed or not, and
+  whether it is read from its bytes or from a host's events;
 - whatever is open when the response ends otherwise is discarded, with the reason.
 """
 
@@ -51,7 +51,7 @@ _MARK = re.compile(r'["\\\x00-\x1f]')
 _SHORT_ESCAPE = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BLANK = b" \t\n\r"
 _LOOK = 64
-"""So many bytes tell nearly always whether there is more than white space."""
+"""This many bytes nearly always show whether there is more than white space."""
 
 
 def json_text(value: Any) -> str:
@@ -87,7 +87,7 @@ class ArgumentText:
 
     def append(self, text: str) -> str:
         """Adds a piece and returns it as strict text."""
-        if not text.isprintable() and _CONTROL.search(text):  # the first answers at once for nearly every piece
+        if not text.isprintable() and _CONTROL.search(text):  # the first test alone decides for nearly every piece
             self._scan(codec.from_utf8(self._text[self._scanned :]))
             text = self._scan(text)
             self._text += codec.utf8(text)
@@ -109,7 +109,7 @@ class ArgumentText:
         return not self._text[:_LOOK].strip(_BLANK) and not self._text.strip(_BLANK)
 
     def ends_with(self, character: str) -> bool:
-        """Whether the text ends so, white space aside."""
+        """Whether the text ends with this character, white space aside."""
         end = self._text[-_LOOK:].rstrip(_BLANK) or self._text.rstrip(_BLANK)
         return end.endswith(character.encode())
 
@@ -143,7 +143,7 @@ class ArgumentText:
 
 
 class WireCall(msgspec.Struct, eq=False):
-    """One call of the response: what the wire has said of it so far."""
+    """One call of the response: what the wire has said about it so far."""
 
     call_id: str
     provider_id: str | None
@@ -239,7 +239,7 @@ class Transcript:
     ) -> WireCall:
         """A new call. It starts now if it has a name, else when ``name_call`` gives it one.
 
-        ``call_id``: the one that it is to have without an id of the provider's, in place of a new one.
+        ``call_id``: the id that it gets, instead of a new one, if the provider sent none.
         """
         provider_id = provider_id or None
         call_id = _claim(provider_id or call_id or self._new_id(), self._call_ids)
@@ -254,9 +254,9 @@ class Transcript:
         self.pieces.append(None if call is None else call.call_id)
 
     def name_call(self, call: WireCall, name: str) -> None:
-        """The wire has named the call. A call is named once; what waited for the name follows.
+        """The wire has named the call. A call is named once; the arguments that waited for the name follow.
 
-        A name that comes after the call was discarded changes nothing: what is final stays final.
+        A name that comes after the call was discarded changes nothing: a final call stays final.
         """
         if call.final:
             return
@@ -324,7 +324,7 @@ class Transcript:
         return iter(list(self._calls))
 
     def text_of(self, call_id: str) -> ArgumentText | None:
-        """The argument text of a call, while that is not final."""
+        """The argument text of a call, while the call is not final."""
         return next((call.text for call in self._calls if call.call_id == call_id), None)
 
     def _complete(self, call: WireCall) -> None:
@@ -410,7 +410,7 @@ PieceT = TypeVar("PieceT", bound=_Piece)
 class PiecewiseCall(ABC, Generic[PieceT]):
     """A call whose arguments come in pieces. While it has no name it has no schema either, and its pieces wait.
 
-    Such a call can mean a declared tool whose schema has every place that its arguments name.
+    A call without a name may be of any declared tool whose schema has every place that its arguments name.
     """
 
     def __init__(self, call: WireCall, tools: Mapping[str, dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """A script as the bytes of a provider's wire: what the real API would send, event by event.
 
-``encode`` gives a stream, ``encode_whole`` the non-streaming answer with the same content. ``frames`` is for code
-that sends them over a network: it gives the script's ``Delay`` and ``Cut`` steps too, in their places.
+``encode`` returns a stream, ``encode_whole`` the non-streaming answer with the same content. ``frames`` is for code that
+sends them over a network: it also yields the script's ``Delay`` and ``Cut`` steps, in their places.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ WIRES: tuple[str, ...] = tuple(ENCODERS)
 
 
 def encode(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> Iterator[bytes]:
-    """The body of a streamed answer, one event a chunk. Ids that are made up count from ``first_id``."""
+    """The body of a streamed answer, one event per chunk. Made-up ids count from ``first_id``."""
     return (frame for frame in frames(wire, script, model=model, first_id=first_id) if isinstance(frame, bytes))
 
 
@@ -66,7 +66,7 @@ def frames(wire: str, script: Script, *, model: str | None = None, first_id: int
 
 
 def encode_whole(wire: str, script: Script, *, model: str | None = None, first_id: int = 1) -> bytes:
-    """The body of a non-streaming answer: of a script that fails or refuses, the body of the refused request."""
+    """The body of a non-streaming answer; for a script that fails or refuses, the body of the error."""
     steps = checked(script)
     encoder = _encoder(wire, model, first_id)
     match steps[-1]:

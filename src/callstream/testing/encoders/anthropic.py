@@ -1,8 +1,8 @@
 """Anthropic's Messages API: named events, one content block after another, ``message_start`` to ``message_stop``.
 
-Arguments are held back value by value unless the tool asks, and unvalidated if it does.
+Arguments are held back value by value unless the tool asks for them eagerly; then they are not validated.
 ``ScriptedProvider("anthropic", …, eager="known")`` behaves like the API, ``eager="refused"`` like a server that does not
-know the field. ``garble`` gives the texts that models have been seen to write where they are not validated.
+know the field. ``garble`` returns texts of the kinds that models have written where these are not validated.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ Garbling: TypeAlias = Literal["unquoted", "unopened", "unquoted_items", "swallow
 
 
 def eager_tools(request: ReceivedRequest) -> frozenset[str]:
-    """The tools of a request whose arguments are to be streamed as they are written."""
+    """The tools of a request whose arguments should be streamed as they are written."""
     by_default = BETA in request.headers.get("anthropic-beta", "")
     return frozenset(
         tool["name"]
@@ -171,7 +171,7 @@ def eager_tools(request: ReceivedRequest) -> frozenset[str]:
 def eager_refusal(request: ReceivedRequest, *, wrapped: int = 0) -> HttpError | None:
     """How a server that does not know the field refuses a request that has it; None if the request does not.
 
-    ``wrapped``: how often the error stands as text inside another, as gateways do it.
+    ``wrapped``: how many times the error is nested as text inside another, as gateways do it.
     """
     number = next((number for number, tool in enumerate(_tools(request)) if FIELD in tool), None)
     if number is None:
@@ -189,9 +189,9 @@ def _tools(request: ReceivedRequest) -> list[dict[str, Any]]:
 
 
 def hold_values(frames: Iterable[Frame], eager: frozenset[str], per_second: float | None) -> Iterator[Frame]:
-    """The frames of a stream in which each argument of tools that are not eager comes when it is whole.
+    """The frames of a stream in which arguments of tools that are not eager come only once each is whole.
 
-    ``per_second`` is how many frames are sent a second: what is held back takes its time all the same.
+    ``per_second`` is how many frames are sent per second: frames that are held back take their time all the same.
     """
     held: _Held | None = None
     for frame in frames:
@@ -237,7 +237,7 @@ class _Held:
         self.frame: bytes | None = None
 
     def feed(self, text: str) -> str:
-        """What may leave: everything up to the end of an argument."""
+        """The text that may leave: everything up to the end of an argument."""
         leaving = ""
         for character in text:
             self._text += character
@@ -258,15 +258,15 @@ class _Held:
         return self._text if self._is_broken or self._stream.complete else ""
 
 
-# -- what is not validated --
+# -- unvalidated arguments --
 
 
 def garble(args: dict[str, Any], how: Garbling) -> str:
     """Argument text with a mistake that models make where their text is not validated: ``ToolCall(name, text=…)``.
 
     ``unquoted``: the first string without its quotes. ``unopened``: without the opening one. ``unquoted_items``: the first
-    array of strings without theirs. ``swallowed``: the first string swallows all arguments after it, so that the text is
-    JSON and the arguments are wrong. ``trailing``: something follows the end of the object.
+    array of strings without their quotes. ``swallowed``: the first string swallows all arguments after it, so that the text
+    is JSON but the arguments are wrong. ``trailing``: something follows the end of the object.
     """
     text = json.dumps(args)
     if how == "trailing":

@@ -21,12 +21,12 @@ _LETTERS = _PADDING + _PADDING.upper()
 
 
 class _BedrockEncoder(Encoder):
-    """What both operations share: their service, and its errors."""
+    """What both operations have in common: their service, and its errors."""
 
     model = "us.anthropic.claude-sonnet-5-5-20250929-v1:0"
     upstream = "https://bedrock-runtime.us-east-1.amazonaws.com"
     variables: ClassVar[tuple[str, ...]] = ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME",)
-    # Not a bearer token: botocore sends one over TLS only.
+    # Not a bearer token: botocore sends one only over TLS.
     credentials: ClassVar[Credentials] = (
         ("AWS_ACCESS_KEY_ID", "none"),
         ("AWS_SECRET_ACCESS_KEY", "none"),
@@ -119,7 +119,7 @@ class BedrockConverseEncoder(_BedrockEncoder):
 
 
 def _event(event_type: str, **fields: Any) -> bytes:
-    """An event, with the padding by which Bedrock hides the length of its text."""
+    """An event, with the padding with which Bedrock hides the length of its text."""
     text = dumps(fields)
     return write_event(event_type, dumps({**fields, "p": _LETTERS[: len(text) % len(_LETTERS)]}).encode())
 

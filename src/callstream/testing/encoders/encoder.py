@@ -1,8 +1,8 @@
-"""What every wire encoder can do, and the pieces that all of them are made of.
+"""The interface of every wire encoder, and the parts that they share.
 
-An encoder is fed the steps of one response in order and gives the stream's bytes, one event a chunk. It
-remembers what it sent, so that ``whole`` is the non-streaming answer with the same content. Nothing in it depends on
-time or chance: the same script gives the same bytes.
+An encoder is fed the steps of one response in order and yields the stream's bytes, one event per chunk. It remembers what
+it has sent, so that ``whole`` is the non-streaming answer with the same content. Nothing in it depends on time or chance:
+the same script gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from callstream.errors import UsageError
 from callstream.testing.script import Failure, HttpError, Text, Thought, ToolCall
 
 CREATED = 1_760_000_000
-"""The moment that every scripted response was made at."""
+"""The time at which every scripted response claims to have been made."""
 
 Form: TypeAlias = Literal["events", "array", "whole"]
 """The wire's own stream, a stream as a JSON array, or an answer that is not streamed."""
@@ -29,18 +29,19 @@ Credentials: TypeAlias = tuple[tuple[str, str | None], ...]
 class Encoder(ABC):
     """One response of one wire. ``first_id`` is the number of the first id that has to be made up.
 
-    ``path`` matches the paths that the wire's requests go to; ``model`` and ``verb`` in it are what they name. ``place`` is
-    such a path for people, ``base_path`` what an SDK's ``base_url`` has of it after the host. ``upstream`` is the address of
-    the wire's own provider, ``variables`` name the environment variables that tell its SDKs another address, and
-    ``credentials`` those by which they get made-up keys; None for one that must not be set.
+    ``path`` matches the paths of the wire's requests, with groups for the ``model`` and the ``verb`` that they name.
+    ``place`` is such a path for people to read, ``base_path`` the part of it in an SDK's ``base_url``. ``upstream`` is the
+    address of the wire's own provider, ``variables`` name the environment variables that give its SDKs another address, and
+    ``credentials`` those that give them made-up keys; None for one that must not be set.
 
-    ``resumed_path`` matches the paths at which answers are asked for again, with GET; ``stream=true`` asks for a stream.
-    ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: what
-    an answer that is not streamed fails with. ``kinds`` are the wire's words for errors, by status; ``other_kind`` is for
-    any other status. ``ends`` are its words for why a response ends: after text, after a call, for lack of tokens.
+    ``resumed_path`` matches the paths at which answers are fetched again, with GET; ``stream=true`` asks for a stream.
+    ``stream_type``: the content type of a stream. ``request_id``: the header that names a request. ``failure_status``: the
+    status with which an answer that is not streamed fails. ``kinds`` are the wire's words for errors, by status;
+    ``other_kind`` is for any other status. ``ends`` are its words for why a response ends: after text, after a call, for
+    lack of tokens.
 
-    ``is_text``: text of a script stands in the stream as it is, and may be replaced there; not so where it is encoded, or
-    where a checksum follows. ``streams_arguments``: calls come in pieces. ``alternates``: those of parallel calls alternate.
+    ``is_text``: text of a script is in the stream as it is, and may be replaced there; false if it is encoded, or followed
+    by a checksum. ``streams_arguments``: calls come in pieces. ``alternates``: pieces of parallel calls alternate.
     ``has_custom``: there are free-text tools.
     """
 
@@ -65,7 +66,7 @@ class Encoder(ABC):
 
     @classmethod
     def form_of(cls, verb: str, query: Mapping[str, str], fields: Mapping[str, Any]) -> Form:
-        """Which form of answer a request wants: its path names the operation that streams, or a field asks for a stream."""
+        """The form of answer that a request wants: a stream if its path names a streaming operation, or a field asks so."""
         return "events" if "stream" in verb or fields.get("stream") is True else "whole"
 
     def __init__(self, model: str | None, first_id: int) -> None:
@@ -75,17 +76,17 @@ class Encoder(ABC):
         self.sent = 0
         self.finish_reason: str | None = None
         self.content: list[dict[str, Any]] = []
-        """What was said, in order: what ``whole`` has of it."""
+        """The content sent so far, in order, in the form that ``whole`` has it."""
         self.tool_calls: list[dict[str, Any]] = []
-        """What was called, on wires that keep calls apart from what was said."""
+        """The calls, on wires that keep them separate from other content."""
         self.is_open = False
-        """Whether the last of it was begun and not ended, on wires that say both."""
+        """Whether the last content was begun and not ended, on wires that mark both."""
         self._has_called = False
         self.malformed: str | None = None
-        """Text of a call that is not JSON, which no whole answer can carry where arguments are values."""
+        """A call's text that is not JSON, which a whole answer cannot carry where arguments are values."""
 
     def begin(self) -> Iterator[bytes]:
-        """What comes before anything that is said."""
+        """What comes before any content."""
         return iter(())
 
     @abstractmethod
@@ -106,7 +107,7 @@ class Encoder(ABC):
         yield self.framed(self.error(step))
 
     def end(self, reason: str | None) -> Iterator[bytes]:
-        """The normal end. ``reason`` is the wire's own word; None is the one that fits, every wire knows ``length``."""
+        """The normal end. ``reason`` is the wire's own word; None picks the one that fits, every wire knows ``length``."""
         said, called, out_of_tokens = self.ends
         self.finish_reason = {None: called if self._has_called else said, "length": out_of_tokens}.get(reason, reason)
         return self.finish()
@@ -117,10 +118,10 @@ class Encoder(ABC):
 
     @abstractmethod
     def whole(self) -> Any:
-        """The non-streaming answer with what was sent until now."""
+        """The non-streaming answer with everything sent so far."""
 
     def framed(self, payload: Any) -> bytes:
-        """An object as it stands in the stream, where it has no name there."""
+        """An object as it is in the stream, where events have no name."""
         return f"data: {dumps(payload)}\n\n".encode()
 
     def error(self, step: Failure | HttpError) -> Any:
@@ -132,7 +133,7 @@ class Encoder(ABC):
     def error_body(self, status: int, kind: str, message: str) -> Any: ...
 
     def named(self, call: ToolCall, prefix: str, field: str = "id") -> dict[str, str]:
-        """The field that has the call's id, made up where the script leaves that to the encoder; nothing without an id."""
+        """The field with the call's id, made up if the script leaves that to the encoder; empty without an id."""
         call_id = call.call_id
         if call_id is None:
             call_id, self.next_id = f"{prefix}{self.next_id}", self.next_id + 1
@@ -162,7 +163,7 @@ class Encoder(ABC):
 
 
 class OpenAIEncoder(Encoder):
-    """What both of OpenAI's wires share: their server, and their error bodies. A rate limit has a code."""
+    """What both of OpenAI's wires have in common: their server, and their error bodies. A rate limit has a code."""
 
     base_path = "/v1"
     upstream = "https://api.openai.com"
@@ -182,7 +183,7 @@ class OpenAIEncoder(Encoder):
 
 
 def dumps(value: Any, separators: tuple[str, str] = (",", ":")) -> str:
-    """JSON text as providers send it: UTF-8 as it is, with lone surrogates escaped."""
+    """JSON text as providers send it: UTF-8 unescaped, except for lone surrogates."""
     text = json.dumps(value, ensure_ascii=False, separators=separators)
     return escape_surrogates(text)
 
@@ -204,6 +205,6 @@ def named_event(name: str, payload: dict[str, Any]) -> bytes:
 
 
 def _alternating(streams: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
-    """One chunk of each stream in turn until all are through."""
+    """One chunk of each stream in turn until all have ended."""
     for turn in zip_longest(*streams):
         yield from filter(None, turn)

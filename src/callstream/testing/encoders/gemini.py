@@ -1,7 +1,7 @@
 """Gemini's streamGenerateContent: CRLF, candidates with parts; streamed arguments in the form that Vertex AI sends.
 
-A streamed call opens with its name, goes on with ``partialArgs`` (one value of one path a chunk, a string in pieces and
-an empty piece that ends it), and ends with an empty ``functionCall``. A call that is not streamed is one whole part.
+A streamed call opens with its name, continues with ``partialArgs`` (one value of one path per chunk, a string in pieces
+with an empty piece that ends it), and ends with an empty ``functionCall``. A call that is not streamed is one whole part.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from callstream.testing.encoders.encoder import Encoder, Form, dumps
 from callstream.testing.script import HttpError, Step, Text, Thought, ToolCall, with_calls
 
 _SPACED = (",", ": ")
-# Google's serialiser escapes these too. google-genai relies on it: any line end of Unicode ends a line of its stream.
+# Google's serialiser escapes these too. google-genai relies on that: any Unicode line end ends a line of its stream.
 _ESCAPED = re.compile("[<>\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
 
 class GoogleEncoder(Encoder):
-    """What both of Gemini's wires share: their server, and its errors."""
+    """What both of Gemini's wires have in common: their server, and its errors."""
 
     upstream = "https://generativelanguage.googleapis.com"
     variables = ("GOOGLE_GEMINI_BASE_URL",)
@@ -78,7 +78,7 @@ class GeminiEncoder(GoogleEncoder):
             yield self._chunk([{"text": "", "thought": True, **signature}])
 
     def calls(self, calls: Sequence[ToolCall]) -> Iterator[bytes]:
-        """Calls come one after another; those that come whole next to each other share a chunk."""
+        """Calls come one after another; adjacent whole calls share a chunk."""
         for is_streamed, group in groupby(calls, key=lambda call: call.streamed):
             if is_streamed:
                 for call in group:
@@ -107,7 +107,7 @@ class GeminiEncoder(GoogleEncoder):
             yield self._chunk([{"functionCall": {}}])
 
     def partial_args(self, value: Any, path: Path, size: int | None) -> Iterator[dict[str, Any]]:
-        """The pieces of a value in order. Between items that are objects comes a piece that says nothing."""
+        """The pieces of a value in order. Between items that are objects there is an empty piece."""
         if isinstance(value, dict) and value:
             for name, member in value.items():
                 yield from self.partial_args(member, (*path, name), size)
@@ -183,15 +183,15 @@ def _last(value: Any) -> dict[str, Any]:
 # -- thought signatures ------------------------------------------------------------------------------------------------
 
 SENTINEL = b"skip_thought_signature_validator"
-"""What the API takes in place of a signature that never was."""
+"""What the API accepts instead of a signature that never existed."""
 
 _ACCEPTED = frozenset({SENTINEL.decode(), base64.b64encode(SENTINEL).decode().rstrip("=")})
 
 
 class Signatures:
-    """The signatures that were sent. It signs what is sent, and judges what comes back, as Gemini 3 does.
+    """The signatures that were sent. Signs calls that are sent, and judges those that come back, as Gemini 3 does.
 
-    Of every step of the current turn (what the model said since the user last spoke, tool results aside), the first
+    In every step of the current turn (everything the model said since the user last spoke, tool results aside), the first
     function call has to come back with the signature that it was sent with.
     https://ai.google.dev/gemini-api/docs/thought-signatures
     """
@@ -206,7 +206,7 @@ class Signatures:
         def sign(call: ToolCall) -> ToolCall:
             nonlocal made_up
             signature = made_up if call.signature is None else call.signature
-            made_up = None  # only the first call has it
+            made_up = None  # only the first call has one
             if signature:
                 self._sent.add(_normal(signature))
             return msgspec.structs.replace(call, signature=signature or None)
@@ -214,7 +214,7 @@ class Signatures:
         return with_calls(steps, sign)
 
     def fault_in(self, request: Any) -> HttpError | None:
-        """The refusal that the API would answer the request with; None if nothing is wrong with it."""
+        """The refusal with which the API would answer the request; None if nothing is wrong with it."""
         contents = request.get("contents") if isinstance(request, dict) else None
         for position, part in _first_calls(contents if isinstance(contents, list) else []):
             name = _either(part, "functionCall", "function_call").get("name")
@@ -260,12 +260,12 @@ def _parts(content: Any) -> list[dict[str, Any]]:
 
 
 def _either(part: dict[str, Any], name: str, other: str) -> Any:
-    """The API takes names in either spelling."""
+    """The API accepts names in either spelling."""
     return part.get(name, part.get(other))
 
 
 def _normal(signature: str) -> str:
-    """One spelling for both alphabets of base64. The sentinel as plain text stays what it is."""
+    """One spelling for both alphabets of base64. The sentinel as plain text stays unchanged."""
     if signature == SENTINEL.decode():
         return signature
     return signature.replace("-", "+").replace("_", "/").rstrip("=")

@@ -15,7 +15,7 @@ _MOMENT = "2026-05-15T18:52:03Z"
 
 
 class GeminiInteractionsEncoder(GoogleEncoder):
-    """A signature of a call is that of the thought before it, so it comes as a thought step of its own."""
+    """A call's signature is that of the thought before it, so it comes as a separate thought step."""
 
     model = "gemini-3-flash-preview"
     path = re.compile(r"/interactions$")

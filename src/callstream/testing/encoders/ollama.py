@@ -1,4 +1,4 @@
-"""Ollama's chat: JSON lines; calls come whole, one a line."""
+"""Ollama's chat: JSON lines; calls come whole, one per line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOMENT = "2026-08-05T08:10:56.372032Z"
 
 
 class OllamaEncoder(Encoder):
-    """A call that never ends is not there at all: the server holds a call back until it is whole."""
+    """A call that never ends is not sent at all: the server holds a call back until it is whole."""
 
     model = "qwen3:4b"
     path = re.compile(r"/api/chat$")

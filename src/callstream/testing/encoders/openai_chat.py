@@ -26,7 +26,7 @@ class OpenAIChatEncoder(OpenAIEncoder):
         self._text = ""
         self._reasoning = ""
         self._held: list[dict[str, Any]] = []
-        """What the next chunk carries beside its own."""
+        """Pieces that the next chunk carries in addition to its own."""
 
     def text(self, step: Text) -> Iterator[bytes]:
         yield from self._role("")

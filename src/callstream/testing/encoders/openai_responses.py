@@ -73,7 +73,7 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
         yield self._added(index)
         self._open.add(index)
         deltas = {None: pieces, "first": [], "last": pieces[:-1]}[call.carrying]
-        for piece in deltas if call.streamed else []:  # servers that do not stream arguments send their end alone
+        for piece in deltas if call.streamed else []:  # servers that do not stream arguments send only their end
             place = {"item_id": item["id"], "output_index": index}
             yield self._event(f"response.{kind}_{key}.delta", **place, delta=piece, **_padding(piece))
         item[key] = "".join(pieces)
@@ -173,5 +173,5 @@ class OpenAIResponsesEncoder(OpenAIEncoder):
 
 
 def _padding(delta: str) -> dict[str, str]:
-    """The API pads deltas, so that their length on the network does not tell what is in them."""
+    """The API pads deltas, so that their length on the network does not reveal their content."""
     return {"obfuscation": "0123456789abcdef"[len(delta) % 16 :]}

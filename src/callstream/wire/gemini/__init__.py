@@ -1,6 +1,6 @@
-"""Gemini ``streamGenerateContent`` and ``generateContent``, on AI Studio and on Vertex: what is written.
+"""Gemini ``streamGenerateContent`` and ``generateContent``, on AI Studio and on Vertex. This is the writing side.
 
-``decoding`` has what the provider's bytes say; together they would be over 800 lines.
+``decoding`` reads the provider's bytes; together they would be over 800 lines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from callstream.wire.requests import (
 from callstream.wire.slots import Output, Passage, TextForm
 
 SENTINEL = base64.b64encode(b"skip_thought_signature_validator").decode()
-"""What Gemini accepts for a signature where there is none."""
+"""What Gemini accepts as a signature where there is none."""
 SIGNATURE = "thoughtSignature"
 
 # Google's own models, with a project in the path or, with an API key, without; and tuned models behind an endpoint.
@@ -61,7 +61,7 @@ class _PartCall(ChunkCall):
     candidate: dict[str, Any] = msgspec.field(default_factory=dict)
     content: dict[str, Any] = msgspec.field(default_factory=dict)
     part: dict[str, Any] = msgspec.field(default_factory=dict)
-    has_args: bool = False  # one that came whole may have none
+    has_args: bool = False  # a call that came whole may have none
 
     @property
     def choice(self) -> int:
@@ -98,11 +98,11 @@ class _PartCall(ChunkCall):
 
 
 def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Iterator[Split]:
-    """The parts of a chunk. ``owned``: those of each candidate's parts that leave. The usage is with the last of them."""
+    """The parts of a chunk. ``owned``: each candidate's parts that leave. The usage is with the last of them."""
     before = _without(chunk, "usageMetadata")
     passing: list[dict[str, Any]] = []  # candidates
     begun: list[tuple[int, OwnedPiece]] = []
-    last: _PartCall | None = None  # the last call of which something is withheld
+    last: _PartCall | None = None  # the last call for which something is withheld
     for candidate, parts in zip(chunk["candidates"], owned, strict=True):
         kept: list[dict[str, Any]] = []
         for each in parts:
@@ -126,8 +126,8 @@ def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Itera
         elif candidate.get("finishReason") and (last is None or len(owned) > 1):
             passing.append({**candidate, "content": _without(candidate["content"], "parts")})
         elif last is not None:
-            # Its end, too: google-genai's chats forget a turn in which a chunk has no parts. A checkpoint in the middle of
-            # a call is none for a program that gets it whole.
+            # Its end is withheld as well: google-genai's chats forget a turn in which a chunk has no parts. A checkpoint in
+            # the middle of a call means nothing to a program that gets the call whole.
             yield Split({"candidates": [_without(candidate, "content", "index", _CONTINUATION[0])]}, last)
     if passing:
         yield Split({**chunk, "candidates": passing}, begun=begun)
@@ -155,7 +155,7 @@ class _TextChunk(PlainResponse, rename="camel"):
 
 
 def _passage_of(chunk: _TextChunk) -> Passage | None:
-    """That of one part of text or thought."""
+    """The passage of a chunk with a single part of text or thought."""
     if len(chunk.candidates) != 1 or len(chunk.candidates[0].content.parts) != 1:
         return None
     [candidate] = chunk.candidates
@@ -173,11 +173,11 @@ class GeminiCollapser(ChunkCollapser[_PartCall]):
     """A whole call is one ``functionCall`` part with ``args``, its id and its signature, in a chunk of its own.
 
     That chunk is made of the fields of the chunks that the call came in. A call that the provider sent whole stays in its
-    chunk; where the provider gave it no id, the decoder's is added, so that every call has one id on all ways.
+    chunk; where the provider gave it no id, the decoder's is added, so that every call has the same id everywhere.
 
     Only the first of several calls carries a signature, and a history without it is refused. So the signature of a call
     that is left out goes to the next call of the candidate that is forwarded and has none, whether it is collapsed or not;
-    if there is no such call, it is lost. One that comes after its call was forwarded leaves on an empty text part.
+    if there is no such call, it is lost. A signature that comes after its call was forwarded leaves on an empty text part.
     """
 
     _call_type = _PartCall
@@ -223,7 +223,7 @@ class GeminiCollapser(ChunkCollapser[_PartCall]):
 
 
 def _owned(part: dict[str, Any], owners: Iterator[_PartCall | None]) -> OwnedPiece | None:
-    """Whose a part is; None if it does not leave."""
+    """A part with its owner; None if it does not leave."""
     if part.get("functionCall") is None:
         return OwnedPiece(part)
     for call in owners:
@@ -240,7 +240,7 @@ def _owned(part: dict[str, Any], owners: Iterator[_PartCall | None]) -> OwnedPie
         if not part["functionCall"].get("id"):
             part = {**part, "functionCall": {**part["functionCall"], "id": call.wire_id}}
         return OwnedPiece(part, call, begins)
-    return None  # after an error in the middle of a chunk it has no owner, and it must not be executed
+    return None  # a part after an error in the middle of a chunk has no owner, and it must not be executed
 
 
 def _is_whole(part: dict[str, Any]) -> bool:
@@ -256,8 +256,8 @@ def _without(value: dict[str, Any], *fields: str) -> dict[str, Any]:
 
 
 def _silent(candidate: dict[str, Any]) -> dict[str, Any]:
-    """A candidate without what it says. Gemini writes an empty text then, and google-genai's chats forget a turn in which a
-    chunk has no parts.
+    """A candidate without its content. Gemini itself writes an empty text then, and google-genai's chats forget a turn in
+    which a chunk has no parts.
     """
     return {**candidate, "content": {"role": "model", **(candidate.get("content") or {}), "parts": [{"text": ""}]}}
 
@@ -379,10 +379,10 @@ class Said(NamedTuple):
 
 
 def unsigned(contents: Sequence[Said]) -> Iterator[tuple[int, bool]]:
-    """The contents of the model's whose first call has no signature, and whether that is in the current turn.
+    """The model's contents whose first call has no signature, and whether each is in the current turn.
 
-    Gemini 3 wants a signature back with the first call of every step of the turn: of all that the model said since the user
-    said something. The result of a tool is not the user's word.
+    Gemini 3 wants a signature back with the first call of every step of the turn, that is, of everything that the model
+    said since the user last spoke. A tool's result does not count as the user speaking.
     """
     turn = max((index for index, said in enumerate(contents) if said.is_word and not said.is_models), default=-1)
     for index, said in enumerate(contents):
@@ -390,7 +390,7 @@ def unsigned(contents: Sequence[Said]) -> Iterator[tuple[int, bool]]:
             yield index, index > turn
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the provider ------------------------------------------------------------------------------------------------------
 
 
 class Gemini(Provider):
@@ -427,7 +427,7 @@ class Gemini(Provider):
         return schemas((each, next((each[key] for key in _SCHEMAS if each.get(key)), None)) for each in declarations)
 
     def offered_names(self, request: Request) -> tuple[str, ...]:
-        """None of them where the model may use a computer: those functions are declared nowhere."""
+        """Empty where the model may use a computer: those functions are declared nowhere."""
         uses_computer = any(name in tool for tool in objects_in(request.fields.get("tools")) for name in _COMPUTER_USE)
         return () if uses_computer else tuple(self.declared_tools(request))
 
@@ -439,11 +439,11 @@ class Gemini(Provider):
         return next((plain_token(token) for token in found if isinstance(token, str) and token), None)
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
-        """The request with argument streaming switched on, on Vertex, which knows it, if all of its functions are to stream.
+        """The request with argument streaming switched on, on Vertex, which supports it, if all functions are to stream.
 
-        A request that says itself whether it wants it, in either spelling, is left alone: true, false and null all stand.
-        What counts of a field that comes under both names is not defined. So each field is looked for under both names and
-        written under the one that is there, and a request in which a field has both already is left alone, too.
+        A request that sets the switch itself, in either spelling, is left alone: true, false and null all stand. Which
+        value counts if a field comes under both names is not defined. So each field is looked for under both names and
+        written under the one in use, and a request that already has a field under both is left alone, too.
         """
         if not _VERTEX.search(request.path):
             return request
@@ -505,7 +505,7 @@ class Gemini(Provider):
     def sign(self, request: Request, known: KnownSignature) -> Request:
         """The signature that came with the call is used where it is known, the sentinel only where it is not.
 
-        Earlier turns are not looked at by the provider, so they stay as they are.
+        The provider does not check earlier turns, so they stay as they are.
         """
         contents = objects_in(request.fields.get("contents"))
         calls = [

@@ -1,12 +1,12 @@
 """Gemini ``streamGenerateContent`` and ``generateContent``, on AI Studio and on Vertex.
 
-A call is a ``functionCall`` part: whole with ``args``, or streamed in several parts. Of a streamed call the first part
+A call is a ``functionCall`` part: whole with ``args``, or streamed in several parts. The first part of a streamed call
 has the name, the following ones have ``partialArgs`` (a JSON path and a value each) and no name; a part without
 ``willContinue`` ends it, and so may an empty one. Parts without a name or an id belong to the call that was opened
 last, and a name that comes late names it. Instead of paths, parts may bring ``args`` that grow. Calls carry thought
-signatures. The stream has no end marker: a finish reason ends a candidate, and the body the response.
+signatures. The stream has no end marker: a finish reason ends a candidate, and the end of the body ends the response.
 
-A response that reached the decode limit of one request ends with ``CONTINUATION`` and a token, anywhere: the SDK sends the
+A response that reaches the decode limit of one request ends anywhere, with ``CONTINUATION`` and a token: the SDK sends the
 request once more with the token, and the answer goes on where the first stopped.
 """
 
@@ -34,7 +34,7 @@ _ONE_ALPHABET = str.maketrans("-_", "+/")
 MALFORMED_FINISHES = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"})
 
 
-# Seven objects a delta, in no cycle: the collector need not count them.
+# Seven objects per delta, in no cycle: the GC need not track them.
 
 
 class _PartialArg(msgspec.Struct, rename="camel", gc=False):
@@ -93,11 +93,11 @@ class _GenerateContentResponse(msgspec.Struct, rename="camel", gc=False):
     error: Any = None
 
 
-# -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a response --
+# -- a chunk that holds nothing but a piece of a call; fields that it lacks are None, as in a response --
 
 
 class PlainResponse(Strict, rename="camel", kw_only=True):
-    """What a chunk may hold that says one thing alone."""
+    """The fields that a chunk may have beside the one thing that it says."""
 
     usage_metadata: Any = None
     model_version: msgspec.Raw = msgspec.Raw(b"")
@@ -137,7 +137,7 @@ class _BareResponse(PlainResponse, rename="camel"):
 
 
 class _StreamedCall(PiecewiseCall[_FunctionCall]):
-    grows: bool | None = None  # by args, or by partialArgs; not known before the first of either
+    grows: bool | None = None  # by args (True) or by partialArgs; not known before the first of either
 
     def paths_in(self, part: _FunctionCall) -> Iterator[Path]:
         yield from (parse_path(piece.json_path) for piece in part.partial_args or ())
@@ -313,7 +313,7 @@ class GeminiDecoder(Decoder[_GenerateContentResponse]):
         self._chunk(self._decoded(body, self._payloads))
         if not self._in_response:
             raise WireError(f"expected a response with candidates, got {outline(body)}")
-        if self._token is not None:  # no body would have an open call whole
+        if self._token is not None:  # the rest comes in another body: an open call is whole in neither
             self._streamed.clear()
             self._transcript.finish_calls(normal=False, detail=f"finishReason {CONTINUES}")
         if not self._pauses():

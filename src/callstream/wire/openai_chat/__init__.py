@@ -1,7 +1,7 @@
 """OpenAI chat completions: ``POST /v1/chat/completions``, and the many servers that speak it in their own way.
 
-Mistral's agents speak it at ``/v1/agents/completions``. Here is what is written; ``decoding`` has what the provider's bytes
-say. Together they would be over 800 lines.
+Mistral's agents speak it at ``/v1/agents/completions``. This is the writing side; ``decoding`` reads the provider's bytes.
+Together they would be over 800 lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from callstream.wire.requests import (
 )
 from callstream.wire.slots import Output, Passage, TextForm
 
-# What every chunk of a response repeats, or pads itself with.
+# The fields that every chunk of a response repeats, or pads itself with.
 _REPEATED = frozenset({"id", "object", "created", "model", "choices", "obfuscation"})
 _IDENTITY = ("id", "object", "created", "model")
 _CALLS, _LEGACY = "tool_calls", "function_call"
@@ -67,7 +67,7 @@ class _EntryCall(ChunkCall):
                 self._add_entry(entry)
 
     def _add_entry(self, entry: dict[str, Any]) -> None:
-        """Of what servers send beside the arguments the first counts, of what is unknown the last."""
+        """Beside the arguments, the first value of a known field counts, and the last of an unknown one."""
         known = self.entry
         for field, value in entry.items():
             if isinstance(value, dict):
@@ -90,10 +90,10 @@ class _EntryCall(ChunkCall):
 
 
 def split(chunk: dict[str, Any], owned: Sequence[Sequence[OwnedPiece]]) -> Iterator[Split]:
-    """The parts of a chunk. ``owned``: those of each choice's pieces of calls that leave. The usage is with the last one."""
+    """The parts of a chunk. ``owned``: each choice's pieces of calls, those that leave. The usage is with the last part."""
     before = {**chunk, "usage": None} if "usage" in chunk else chunk
     passing: list[dict[str, Any]] = []  # choices
-    last: _EntryCall | None = None  # the last call of which something is withheld
+    last: _EntryCall | None = None  # the last call for which something is withheld
     for choice, pieces in zip(chunk["choices"], owned, strict=True):
         bare = {field: value if field == "index" or _is_empty(value) else None for field, value in choice.items()}
         delta = _beside_calls(choice)
@@ -148,7 +148,7 @@ class _TextChunk(PlainChunk):
 
 
 def _passage_of(chunk: _TextChunk) -> Passage | None:
-    """That of one delta of content or reasoning."""
+    """The passage of a chunk with a single delta of content or reasoning."""
     field = chunk.choices[0].delta.field if len(chunk.choices) == 1 else None
     if field is None or (field == "content" and _may_begin_call(chunk.choices[0].delta.content or "")):
         return None
@@ -167,7 +167,7 @@ def _may_begin_call(text: str) -> bool:
     """Whether a reader that looks for calls in the text of single frames may find the beginning of one.
 
     google-adk's LiteLlm does: for JSON objects with a name and arguments, and for the marks of DeepSeek's models. Such a
-    frame is not joined with others, so that it finds what it would have found.
+    frame is not joined with others, so that the reader finds exactly what it would have found without joining.
     """
     return "{" in text or "\uff5c" in text
 
@@ -179,9 +179,9 @@ class _OpenAIChatCollapser(ChunkCollapser[_EntryCall]):
     leave just before the finish reason.
 
     The SDK takes the index of a call for its place in the list, and mixes calls up, or fails, where a server leaves it
-    out, sends 0 for all, counts from 1 or below 0. Whole calls are therefore numbered in their order, which is what a
-    server that counts right has sent anyway. Calls that are not collapsed keep their numbers unless one before them was
-    left out.
+    out, sends 0 for all, counts from 1 or below 0. Whole calls are therefore numbered in order, which is what a server
+    that counts correctly has sent anyway. Calls that are not collapsed keep their numbers unless one before them was left
+    out.
     """
 
     _call_type = _EntryCall
@@ -269,10 +269,10 @@ class _OpenAIChatCollapser(ChunkCollapser[_EntryCall]):
 
 
 def _owned(field: str, entry: dict[str, Any], owners: Iterator[_EntryCall | None]) -> OwnedPiece | None:
-    """Whose a piece of a call is; None if it does not leave."""
+    """A piece of a call with its owner; None if it does not leave."""
     call = next(owners, None)
     if call is None or call.gone:
-        return None  # after an error in the middle of a chunk it has no owner, and it must not be executed
+        return None  # a piece after an error in the middle of a chunk has no owner, and it must not be executed
     begins, call.placed = not call.placed, True
     piece = {field: entry if field == _LEGACY else [entry]}
     return OwnedPiece(piece, call, begins, is_withheld=call.collapsed)
@@ -310,7 +310,7 @@ def _speaks(delta: dict[str, Any]) -> bool:
 
 
 class _OpenAIChatJoint(Joint):
-    """The chunks of the second answer have the id of the first, and do not name the role again: SDKs would join the two."""
+    """The second answer's chunks get the id of the first and no role of their own: SDKs would concatenate the two roles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -403,7 +403,7 @@ def _says(choice: dict[str, Any]) -> bool:
     return any(value for field, value in (choice.get("delta") or {}).items() if field != "role")
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the provider ------------------------------------------------------------------------------------------------------
 
 
 class OpenAIChat(ChatProvider):
@@ -415,7 +415,7 @@ class OpenAIChat(ChatProvider):
     pieces_field = re.compile(rb"tool_stream|eager_input_streaming")
 
     def offered_names(self, request: Request) -> tuple[str, ...]:
-        """Functions, free-text tools, and functions declared the way that came before tools."""
+        """Functions, free-text tools, and functions declared the old way, from before tools."""
         custom = [entry.get("custom") for entry in objects_in(request.fields.get("tools"))]
         others = [*objects_in(custom), *objects_in(request.fields.get("functions"))]
         return tuple({**self.declared_tools(request), **schemas((each, None) for each in others)})
@@ -423,7 +423,7 @@ class OpenAIChat(ChatProvider):
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
         """OpenAI's own servers stream without being asked. OpenRouter hands Anthropic's field to Anthropic's models.
 
-        GLM's switch is the request's, and means something in streams only.
+        GLM's switch is for the whole request, and only matters for streams.
         """
         model = request.fields.get("model")
         model = model if isinstance(model, str) else ""

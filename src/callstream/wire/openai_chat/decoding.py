@@ -21,7 +21,7 @@ from callstream.events import DiscardReason, Encoding
 from callstream.wire.decoder import Decoder, Strict, error_in, reported
 from callstream.wire.transcript import WireCall, text_of
 
-# "stop" comes despite calls, too; the others are what compatible servers send for the same.
+# "stop" comes with calls, too; the others are what compatible servers send to mean the same.
 NORMAL_FINISHES = frozenset(
     {"stop", "tool_calls", "function_call", "tool_use", "tool_call", "end_turn", "stop_sequence"}
     | {"eos", "eos_token", "complete", "completed", "finished"}
@@ -29,9 +29,9 @@ NORMAL_FINISHES = frozenset(
 # OpenRouter translates the finish reasons of others, sometimes into a normal one; the native one is the true one.
 CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 MALFORMED = frozenset({"malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"})
-# What servers write for the id in the deltas after the first.
+# What servers write as the id in the deltas after the first.
 NO_ID = frozenset({"", "null"})
-# text-generation-inference names itself so; it ends a stream of calls with neither a finish reason nor a sentinel.
+# How text-generation-inference names itself; it ends a stream of calls with neither a finish reason nor a sentinel.
 TEXT_GENERATION_INFERENCE = re.compile(r"\d+\.\d+\.\d+\S*-(?:native|sha-\w+)")
 
 
@@ -86,11 +86,11 @@ class _Completion(msgspec.Struct):
     x_groq: Any = None
 
 
-# -- a chunk that holds nothing but a piece of a call; what it has not is None when it is read as a Completion --
+# -- a chunk that holds nothing but a piece of a call; fields that it lacks are None, as in a Completion --
 
 
 class PlainChunk(Strict, kw_only=True):
-    """What a chunk may hold that says one thing alone."""
+    """The fields that a chunk may have beside the one thing that it says."""
 
     id: str | int | None = None
     object: msgspec.Raw = msgspec.Raw(b"")
@@ -243,7 +243,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
         self._transcript.append_args(call, text)
 
     def _name(self, call: WireCall, piece: str, *, is_last: bool) -> None:
-        """A piece of a call's name. Some servers cut names; then only what the request declares says which is whole."""
+        """A piece of a call's name. Some servers cut names; then only the tools that the request declares show its end."""
         name = self._half_names.pop(call, "") + piece
         if not name:
             return
@@ -279,7 +279,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
         for call in list(self._half_names):
             self._name(call, "", is_last=True)
         for call in self._transcript.open_calls():
-            if call.encoding == "json":  # of free text it is unknown whether it is whole
+            if call.encoding == "json":  # whether free text is whole cannot be known
                 self._transcript.complete_whole(call)
         super()._end_of_body()
 
@@ -304,7 +304,7 @@ class OpenAIChatDecoder(Decoder[_Completion]):
 def _attributed(
     calls: list[tuple[int | None, WireCall]], index: int | None, provider_id: str | None, name: str | None, text: str
 ) -> WireCall | None:
-    """The call of the choice that a delta belongs to, None if it begins one.
+    """The call of the choice that a delta belongs to, None if the delta begins a new one.
 
     - An id that is known names its call, even if it is repeated on every delta (TGI, Kimi), unless the delta has a name
       and the index or the name says that the id was used twice.
@@ -340,7 +340,7 @@ def _says_something(delta: _Delta) -> bool:
 
 
 def _number(index: int | str | None) -> int | None:
-    """The index as a number, which some servers write as text. A negative one, or any other text, says nothing."""
+    """The index as a number, which some servers write as text. A negative one, or any other text, counts as none."""
     if isinstance(index, str):
         return int(index) if index.isascii() and index.isdecimal() and len(index) < 10 else None
     return None if index is None or index < 0 else index

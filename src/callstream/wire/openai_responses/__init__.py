@@ -1,7 +1,7 @@
-"""OpenAI Responses: ``POST /v1/responses``, and the servers that speak it: what is written.
+"""OpenAI Responses: ``POST /v1/responses``, and the servers that speak it. This is the writing side.
 
-``decoding`` has what is read: the provider's answers, and the conversation in a request. Together they would be over 1,000
-lines.
+``decoding`` is the reading side: the provider's answers, and the conversation in a request. Together they would be over
+1,000 lines.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _BEGINNINGS = ("response.created", "response.in_progress", "response.queued")
 
 
 class _ItemCall(NumberedCall):
-    """A call and the frames of its item that leave with it. Those of OpenAI's own tools leave as they came, ``frames``."""
+    """A call and the frames of its item that leave with it. Those of OpenAI's own tools leave as they came (``frames``)."""
 
     added: Frame | None = None
     delta: Frame | None = None  # the first one
@@ -95,18 +95,18 @@ def _with_text(event: dict[str, Any], text: str) -> dict[str, Any]:
 class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
     """A whole call is the events of its item, the deltas among them folded into one.
 
-    The events are those that the server sent, with its own sequence numbers; a server that sends only some of them (no
-    deltas, or the finished item alone, or nothing but the final response) is passed on as it is. What is made the same
-    where it is not: the item's id, which some servers change from event to event, and the arguments, which may hold
-    characters that JSON forbids. Sequence numbers stay strictly increasing, and only where calls were interleaved are
-    frames numbered anew.
+    The events are those that the server sent, with its own sequence numbers; where a server sends only some of them (no
+    deltas, or the finished item alone, or nothing but the final response), no others are added. Two things are made
+    consistent: the item's id, which some servers change from event to event, and the arguments, which may hold characters
+    that JSON forbids. Sequence numbers stay strictly increasing, and frames are only renumbered where calls were
+    interleaved.
 
     A call that is left out is left out of the final response too, since that is where programs take calls from. Reasoning
-    stays there, as in the events; it is known by its item's id, and by its encrypted content.
+    stays there, as in the events; it is identified by its item's id, and by its encrypted content.
 
-    A response that the server keeps is its own copy, and still holds the call that was left out. Whether the server then
-    accepts a next turn without an answer to that call is for the server to say; to hand the call out as if it could be
-    executed would be worse.
+    A response that the server stores is its own copy, and still holds the call that was left out. Whether the server then
+    accepts a next turn without an answer to that call is up to the server; handing the call out as if it could be executed
+    would be worse.
     """
 
     _call_type = _ItemCall
@@ -126,7 +126,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
     def keep_alive(self) -> bytes:
         """The event that OpenAI's API sends itself: clients that count events count it, and none takes it for content.
 
-        One with a response in it would do for most, but openai's SDK for Node takes that for all that there is by then.
+        An event with a response in it would do for most, but openai's SDK for Node takes that for all there is so far.
         """
         return self._sign_of_life or super().keep_alive
 
@@ -175,7 +175,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
             self._slots.place(call)
 
     def _is_reasoning(self, event: StreamEvent, frame: Frame) -> bool:
-        """Places a frame of a reasoning item; false if it is another one."""
+        """Places a frame of a reasoning item; false if it belongs to something else."""
         if event.item is not None and event.item.type == "reasoning":
             (self._reasoning.discard if event.type == DONE else self._reasoning.add)(event.output_index)
             self._slots.append(Reasoning(frame, names=(event.item.id, event.item.encrypted_content)))
@@ -263,7 +263,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         return event
 
     def _ended(self, frame: Frame, pieces: Sequence[str | None], first_seen: tuple[str, ...]) -> list[Output]:
-        """The final response. ``pieces``: the calls in its output; ``first_seen``: those that came with nothing else."""
+        """The final response. ``pieces``: the calls in its output; ``first_seen``: those that no earlier event had."""
         event = read_json(frame.payload)
         output = (event.get("response") or {}).get("output")
         after = self._numbered(event)
@@ -282,7 +282,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         ]
 
     def _call_of(self, item: dict[str, Any], pieces: list[str | None]) -> _ItemCall | None:
-        """The collapsed call that an item is. A second end of a response is not attributed: there the ids tell."""
+        """The collapsed call that an item is. The pieces of a second end are not attributed: there the ids decide."""
         if not is_call(item.get("type"), item.get("environment")):
             return None
         call = self._calls.get(pieces.pop(0) if pieces else item.get("call_id") or item.get("id"))
@@ -298,7 +298,7 @@ def _keepalive(created: StreamEvent) -> bytes:
 
 
 class _OpenAIResponsesJoint(Joint):
-    """The final response is the second one, by whose id the server goes on, with the items of both."""
+    """The final response is the second one, from whose id the server continues, with the items of both."""
 
     _number = "output_index"
     _response_id: Any = None
@@ -409,7 +409,7 @@ def _is_reasoning(item: Any) -> bool:
 
 
 def _is_models(item: Any) -> bool:
-    """Whether the model has written an item of a request."""
+    """Whether an item of a request was written by the model."""
     if not isinstance(item, dict) or item.get("type", "message") == "message":
         return isinstance(item, dict) and item.get("role") == "assistant"
     return not str(item["type"]).endswith("_output")
@@ -441,7 +441,7 @@ def _output(call: RefusedCall, own: Collection[Any] = ()) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call.wire_id, "output": call.text}
 
 
-# -- all of it ---------------------------------------------------------------------------------------------------------
+# -- the provider ------------------------------------------------------------------------------------------------------
 
 
 class OpenAIResponses(Provider):
@@ -460,7 +460,7 @@ class OpenAIResponses(Provider):
         return schemas((tool, tool.get("parameters")) for tool in objects_in(request.fields.get("tools")))
 
     def offered_names(self, request: Request) -> tuple[str, ...]:
-        """Those of namespaces too, and of OpenAI's own tools. A search for tools may find any others."""
+        """Includes those in namespaces, and OpenAI's own tools. With a tool search, the model may find any others."""
         tools = objects_in(request.fields.get("tools"))
         if any(tool.get("type") == "tool_search" for tool in tools):
             return ()
@@ -475,7 +475,7 @@ class OpenAIResponses(Provider):
         )
 
     def add_notes(self, request: Request, notes: Notes) -> Request | None:
-        """A message of the user's. Where the server's own copy is continued, the calls are in it and need an output."""
+        """A user message. Where the server's own copy is continued, the calls are in it, and each needs an output."""
         fields = request.fields
         items = _input_items(fields)
         if not items:
@@ -491,8 +491,8 @@ class OpenAIResponses(Provider):
     def ask_again(self, request: Request, said: str, refused: Sequence[RefusedCall]) -> Request | None:
         """The items of the request, and after them the calls that the model made and their refusals.
 
-        Calls are written without the ids of their items, so that no reasoning has to come with them. A conversation has the
-        request and the calls already.
+        Calls are written without the ids of their items, so that no reasoning has to come with them. A conversation already
+        has the request and the calls.
         """
         fields = request.fields
         items = _input_items(fields)

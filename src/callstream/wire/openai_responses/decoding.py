@@ -9,8 +9,8 @@ Items are distinguished by item id, then by output index, because some servers c
 come as deltas, or only with a ``done`` event, or only in the final response: whatever comes first is taken, and the rest
 must agree with it. A cut response ends its items too, with the status ``incomplete``.
 
-A stream that is taken up again (``GET``) may begin in the middle: calls whose start is not in it come with their finished
-items, and have no pieces.
+A stream that is resumed (``GET``) may begin in the middle: calls whose start is not in it come with their finished items,
+and have no pieces.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ENDS = {"response.completed", "response.incomplete", "response.cancelled", "resp
 
 
 class _Item(msgspec.Struct):
-    """An output item of any type. Only what all types agree on has a type here."""
+    """An output item of any type. Only fields on which all types agree are typed here."""
 
     type: str = ""
     id: str | None = None
@@ -63,11 +63,11 @@ class _Item(msgspec.Struct):
 
     @property
     def tool_name(self) -> str | None:
-        """That of the tool. OpenAI's own have the name of their type."""
+        """The name of the tool. OpenAI's own tools are named after their item's type."""
         return self.type.removesuffix("_call") if self.type in OWN_TOOLS else self.name
 
     @property
-    def given(self) -> dict[str, Any] | None:
+    def own_args(self) -> dict[str, Any] | None:
         """The arguments of a call of one of OpenAI's own tools."""
         value = self.operation if self.type == "apply_patch_call" else self.action
         return value if self.type in OWN_TOOLS and isinstance(value, dict) else None
@@ -79,7 +79,7 @@ class _Item(msgspec.Struct):
 
     @property
     def kind(self) -> str:
-        """What the texts of the item are, nothing where it has none."""
+        """What kind of text the item has; empty if it has none."""
         return {"message": "text", "reasoning": "reasoning"}.get(self.type, "")
 
     def spoken(self) -> Iterator[str]:
@@ -103,7 +103,7 @@ class _ResponseBody(msgspec.Struct):
     incomplete_details: _IncompleteDetails | None = None
 
 
-class StreamEvent(msgspec.Struct, gc=False):  # one a delta, in no cycle: the collector need not count them
+class StreamEvent(msgspec.Struct, gc=False):  # one per delta, in no cycle: the GC need not track them
     type: str = ""
     item_id: str | None = None
     call_id: str | None = None
@@ -130,10 +130,10 @@ class _OutputCall(msgspec.Struct, eq=False):
     writer: JsonWriter | None  # of the arguments of one of OpenAI's own tools
     announced: str = ""  # arguments that came with the item itself
     cut: bool = False  # the item ended, but not its arguments
-    commands: set[int | None] = msgspec.field(default_factory=set)  # those of which a piece has come
+    commands: set[int | None] = msgspec.field(default_factory=set)  # the indices of those that have had a piece
 
     def announced_text(self) -> str:
-        """The arguments that came with the item, if no others have come since: {} may stand for those that follow."""
+        """The arguments that came with the item, if none have come since: {} may just announce those that follow."""
         return self.announced if self.call.text.is_blank else ""
 
 
@@ -227,7 +227,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         return output
 
     def _agree(self, output: _OutputCall, text: str) -> None:
-        """The whole text of the call: what the deltas have not brought of it follows; a contradiction is malformed."""
+        """The whole text of the call: whatever the deltas have not brought is appended; a contradiction is malformed."""
         call = output.call
         if call.final or not text:
             return
@@ -250,8 +250,8 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         if output is None:
             output = self._open(item, output_index)
             output.announced = item.args_text
-            for name, value in (item.given or {}).items():
-                if value and isinstance(value, str):  # what is empty is written later, and with the rest
+            for name, value in (item.own_args or {}).items():
+                if value and isinstance(value, str):  # empty strings are written later, with the rest
                     self._append_written(output, (name,), value, more=False)
         self._transcript.piece_of(output.call)
 
@@ -269,8 +269,8 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         output.cut = item.status == "incomplete"
         if output.writer is None:
             self._agree(output, item.args_text or output.announced_text())
-        elif item.given is not None and not output.cut:
-            self._complete_written(output, item.given)
+        elif item.own_args is not None and not output.cut:
+            self._complete_written(output, item.own_args)
         if not output.cut:
             self._transcript.end_call(output.call)
         return output.call
@@ -278,7 +278,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
     # -- calls of OpenAI's own tools --
 
     def _own_tool(self, chunk: StreamEvent) -> None:
-        """A part of the arguments of such a call. Of some of them the end says nothing new, of others the beginning."""
+        """A part of the arguments of such a call. The end event of some parts says nothing new, nor the first of others."""
         match chunk.type.removeprefix("response."):
             case "apply_patch_call_operation_diff.delta":
                 self._write_part(chunk, ("diff",), text_of(chunk.delta), more=True)
@@ -300,7 +300,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._write_part(chunk, ("commands", index), text, more=chunk.type.endswith(".delta"))
 
     def _write_part(self, chunk: StreamEvent, path: Path, text: str, *, more: bool) -> None:
-        """A part of the arguments. That of a tool which the server runs itself belongs to no call."""
+        """A part of the arguments. Those of a tool that the server runs itself belong to no call."""
         output = self._known(chunk.item_id, chunk.output_index)
         if output is None or output.writer is None:
             return
@@ -312,13 +312,13 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         assert output.writer is not None
         self._transcript.append_args(output.call, output.writer.write(path, text, more))
 
-    def _complete_written(self, output: _OutputCall, given: dict[str, Any]) -> None:
-        """The whole arguments of the call; what was not written yet follows."""
+    def _complete_written(self, output: _OutputCall, args: dict[str, Any]) -> None:
+        """The whole arguments of the call; whatever was not written yet is appended."""
         assert output.writer is not None
         if output.call.final or output.call.ended:
             return
         try:
-            self._transcript.append_args(output.call, output.writer.complete(given))
+            self._transcript.append_args(output.call, output.writer.complete(args))
         except WireError:
             self._transcript.discard_call(output.call, "malformed", "the deltas and the final arguments differ")
 
@@ -370,7 +370,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
         self._end_response()
 
     def _apply_final_list(self, items: Sequence[_Item]) -> None:
-        """What the events have not brought. The list may leave items out, and some servers give calls new ids in it."""
+        """Adds what events have not brought. The list may leave items out, and some servers give calls new ids in it."""
         spoken = {kind for _, kind in self._spoken}
         streamed = list(self._calls)
         last: WireCall | None = None  # the call before, if it is the item before
