@@ -309,7 +309,7 @@ async def test_google_adk_gets_text_by_the_passage_and_clients_as_it_is_written(
     assert shown == f"{text}Done."
     assert kinds.count("TEXT_MESSAGE_CONTENT") > 20
     assert kinds.count("TOOL_CALL_ARGS") > 10
-    assert any("google-adk gets it by the passage" in line for line in caplog.messages)
+    assert any("google-adk gets it in whole passages" in line for line in caplog.messages)
     for join_text, least, most in ((True, 1, 12), (None, 40, 60)):
         counted.clear()
         make = partial(untapped, kind=Counting)

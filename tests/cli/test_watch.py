@@ -64,7 +64,7 @@ async def test_who_watches_a_run_that_says_nothing_is_told_what_that_may_be(
         await journal.append("r1", [TextAppended("m", "Hello.")])
         await journal.append("r1", [RunEnded("failed", "interrupted")])
         await watching
-    assert said.startswith("run r1 has said nothing for")
+    assert said.startswith("run r1 has been silent for")
     assert "callstream sweep" in said
     assert capsys.readouterr().err == ""  # once
 

@@ -83,7 +83,7 @@ async def test_a_name_that_no_upstream_has_is_refused_before_anything_is_sent(wi
                 answer = await client.post(wrong, json=body, headers={"authorization": "Bearer others"})
                 assert answer.status_code == 404
                 said = answer.json()["error"]["message"]
-                assert f"{name!r} is none" in said
+                assert f"{name!r} is not one" in said
                 assert "anthropic, gemini, openai" in said
         assert gateway.provider.requests == []
         assert await gateway.runs() == []
@@ -106,7 +106,7 @@ async def test_a_refusal_says_why_where_the_sdks_of_the_wire_look_for_it(path: s
         said: Any = (await gateway.server.client.post(path, json={})).json()
         for name in expected:
             said = said[name]
-        assert said.startswith("'nobody' is none of this gateway's upstreams")
+        assert said.startswith("'nobody' is not one of this gateway's upstreams")
 
 
 async def test_who_has_no_key_is_not_told_the_upstreams() -> None:

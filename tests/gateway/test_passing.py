@@ -186,7 +186,7 @@ def test_an_upstream_is_an_http_address(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["api", "agui", "healthz", "page", "responses", "runs", "threads", "ui"])
 async def test_an_upstream_takes_no_path_of_the_gateways_own(name: str) -> None:
-    expected = f"expected an upstream's name that is no path of the gateway's own, got '{name}'"
+    expected = f"expected an upstream's name that is not one of the gateway's own paths, got '{name}'"
     async with Callstream("memory:") as callstream:
         with pytest.raises(UsageError, match=expected):
             create_gateway(callstream, upstreams={name: "https://models.example.com/v1"})

@@ -1,4 +1,4 @@
-"""google-adk: every tool call live, safe and whole.
+"""google-adk: every tool call live, safe and complete.
 
 ::
 
@@ -8,17 +8,18 @@
 
 Where to look:
 
-- The plugin: ``plugin`` has the callbacks, ``execution`` the tools, ``invocations`` one invocation and the calls of its
-  model, ``requests`` what a model is asked, ``partials`` the reading of partial events, ``eventtexts`` what is recorded of
-  events, live mode's too, and who may change them.
-- The agent behind AG-UI: ``agent`` is ``ADKAgent`` and what clients are sent, ``settings`` its options, ``agentrun`` one run
-  from a client's input on, ``threads`` the sessions of clients and their state, ``history`` what began elsewhere.
+- The plugin: ``plugin`` has the callbacks, ``execution`` runs the tools, ``invocations`` has one invocation and its model's
+  calls, ``requests`` completes requests to models, ``partials`` reads partial events, ``eventtexts`` decides what of events
+  is recorded, including live mode's, and which parts of an application may change them.
+- The agent behind AG-UI: ``agent`` has ``ADKAgent`` and its streams to clients, ``settings`` its options, ``agentrun`` one
+  run, starting with a client's input, ``threads`` the sessions of clients and their state, ``history`` conversations that
+  began elsewhere.
 - Both: ``calls`` in a session, ``answers`` to them, ``tools``, ``tapping`` of models and trees, ``services`` that no
-  cancellation interrupts, and that know a run which goes on in another process.
-- ``serving`` is what a server needs of all this.
+  cancellation interrupts and that can resume the session of a run from another process.
+- ``serving`` has what a server needs from all this.
 
-An answer's way, from a client to google-adk: ``ADKAgent.begin`` checks it (``answers.check_answers``), ``AgentRun`` has
-``ClientAnswers`` find its call in the run's directory and record it, and hands google-adk what that returns.
+The path of an answer from a client to google-adk: ``ADKAgent.begin`` checks it (``answers.check_answers``). ``AgentRun``
+uses ``ClientAnswers`` to find its call in the run's directory and to record it, and hands the result to google-adk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``ADKAgent``: an agent of google-adk behind AG-UI.
 
-``run`` starts a run in the journal, lets google-adk work on it, and yields what a follower of the journal sees: there is
-one emitter, and what a client was shown is what another client, joining later, is shown.
+``run`` starts a run in the journal, lets google-adk work on it, and yields what a follower of the journal sees. There is
+only one emitter, so a client that joins later is shown the same as the first one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ADKAgent:
 
     The agent that runs is a copy of the one given, with the tap in its models. Without ``callstream`` calls are
     journaled in memory, unless ``callstream serve`` runs the agent. The iterator of ``run`` owns the run: closing the
-    iterator stops it. ``owns_callstream`` and ``owns_sessions`` say whether it has made these itself, in memory.
+    iterator stops it. ``owns_callstream`` and ``owns_sessions`` say whether the agent made these itself, in memory.
     """
 
     def __init__(
@@ -116,15 +116,15 @@ class ADKAgent:
         self._drivers: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
         self._closings = 0
         self.continues = settings["continues"]
-        """Whether its runs are kept so that another process can go on with them; a server that takes runs over says so."""
+        """Whether its runs are kept so that another process can continue them; set by a server that takes over runs."""
         self.on_divergence: OnDivergence = "fail"
+        """What happens if a run that continues here sends a model a different request than before."""
         self.max_attempts = 3
-        """What becomes of one of them that goes on here and asks a model something else than before."""
 
     def keep_in(self, journal: Journal | None, session_service: BaseSessionService | None) -> None:
-        """Says where calls and sessions are kept that would be in memory because the agent was not told. None: they are.
+        """Sets where calls and sessions are kept if the constructor was not given a place. None: they stay in memory.
 
-        To be called before the first run. What is given is the caller's to close, as what the constructor is given.
+        To be called before the first run. The caller closes what it passes here, as with the constructor.
         """
         if journal is not None:
             self.callstream.journal = journal
@@ -148,7 +148,7 @@ class ADKAgent:
         self._idle = self._idle_threads()
 
     def _idle_threads(self) -> IdleThreads | None:
-        """What forgets idle threads, or puts them into memory; None if neither is wanted."""
+        """Forgets idle threads, or adds them to the memory service; None if neither is wanted."""
         settings = self._settings
         owns_sessions = self.owns_sessions and settings["delete_session_on_cleanup"]
         remembers = settings["memory_service"] is not None and settings["save_session_to_memory_on_cleanup"]
@@ -168,7 +168,7 @@ class ADKAgent:
     # -- a run --
 
     async def run(self, input: RunAgentInput) -> AsyncGenerator[BaseEvent, None]:  # noqa: A002  the name that callers use
-        """The AG-UI events of one run. What goes wrong in it is its last event, RUN_ERROR, and is logged."""
+        """The AG-UI events of one run. An error is logged, and is its last event, RUN_ERROR."""
         batches = self._batches(input)
         async with aclosing(batches):
             async for events, _ in batches:
@@ -176,9 +176,9 @@ class ADKAgent:
                     yield _EVENT.validate_json(encode(event))
 
     async def run_sse(self, given: RunAgentInput, *, once: bool = False) -> AsyncGenerator[bytes, None]:
-        """The same as server-sent events, without the detour through the models.
+        """The same as server-sent events, without the detour through pydantic models.
 
-        ``once``: a request that is sent again is shown the run that it has begun before.
+        ``once``: a request that is sent again is shown the run that it began the first time.
         """
         app_name, user_id, thread_id = self._thread_of(given)
         request = RunRequest(thread_id, given.run_id, digest_of(given), user_id, app_name) if once else None
@@ -226,7 +226,7 @@ class ADKAgent:
                 await asyncio.wait({task})
 
     async def _snapshot(self, record: Record, given: RunAgentInput, thread: ThreadKey) -> MessagesSnapshot:
-        """The thread up to a record, with what the client has of its own."""
+        """The thread up to a record, including the client's own messages."""
         conversation = await self._conversation(thread, record)
         return conversation.snapshot(
             message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in given.messages
@@ -248,10 +248,10 @@ class ADKAgent:
     # -- a run that a server drives and follows --
 
     async def begin(self, given: RunAgentInput, principal: str | None = None, *, exclusive: bool = False) -> StartedRun:
-        """Starts a run and leaves the work on it to the caller. ``principal``: whose run it is, if a server knows.
+        """Starts a run and leaves the work on it to the caller. ``principal``: the run's owner, if a server knows it.
 
-        ``exclusive``: raises ThreadBusy if the thread has an active run. Raises AnswerRefused if the client brings nothing
-        but answers, and one of them cannot be given to google-adk.
+        ``exclusive``: raises ThreadBusy if the thread has an active run. Raises AnswerRefused if the client sends only
+        answers, and one of them cannot be given to google-adk.
         """
         thread = self._thread_of(given, principal)
         app_name, user_id, _ = thread
@@ -282,16 +282,16 @@ class ADKAgent:
 
     def _started(self, run: Run, turn: ClientTurn, runner: Runner, given_up: tuple[Call, ...] = ()) -> StartedRun:
         self._active.add(run)
-        thread = turn.thread  # nothing else of the turn is kept while the run goes on
+        thread = turn.thread  # nothing else of the turn is kept alive by the run
         run.on_stop(lambda reason: self._release(run, thread))
         work = AgentRun(run, turn, runner, self._plugin, self._settings, self._predictions, given_up=given_up)
         return StartedRun(run, work.work, thread)
 
-    # -- a run of another process, which goes on here --
+    # -- a run of another process that continues here --
 
     @property
     def can_continue(self) -> bool:
-        """Whether another process could go on with its runs: journal and sessions are where that one finds them."""
+        """Whether another process could continue its runs: it can find both the journal and the sessions."""
         journal = self.callstream.journal
         return journal.is_persistent and not journal.redacts and not self.sessions_are_in_memory
 
@@ -301,7 +301,7 @@ class ADKAgent:
         return frozenset({self._app.name})
 
     def _all_input(self, given: RunAgentInput, heard: frozenset[str]) -> InputKept:
-        """All but the credentials of earlier turns: clients send them with every run, and the session has them."""
+        """All input except the credentials of earlier turns: clients send them with every run, and the session has them."""
         run_input = given.model_dump(mode="json", by_alias=True, exclude_none=True)
         names = called_in(given.messages)
         for message in run_input["messages"]:
@@ -311,9 +311,9 @@ class ADKAgent:
         return InputKept(self._app.name, pack(json.dumps(data).encode()), attempts=self.max_attempts)
 
     async def go_on(self, run_id: str) -> StartedRun:
-        """Goes on with a run that this process has taken over from one that died or handed it over.
+        """Continues a run that this process has taken over from one that died or handed it over.
 
-        Raises CannotGoOn if that is not possible; the run has ended then.
+        Raises CannotGoOn if that is not possible; then the run has ended.
         """
         engine, on_divergence = self.callstream.engine, self.on_divergence
         run = await Run.go_on(engine, run_id, on_divergence=on_divergence, host_traces=True)
@@ -335,14 +335,14 @@ class ADKAgent:
             self._idle.use(thread)
 
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
-        """Imports a thread of which the journal has never had a run from its session. Beginning a run does so too."""
+        """Imports a thread from its session if the journal has never had a run of it. Beginning a run does so too."""
         given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
         thread = self._thread_of(given, principal)
         turn = ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
         await turn.import_thread(self.root_agent)
 
     def presentation(self, given: RunAgentInput | None = None) -> Presentation:
-        """How one stream shows the translator's events: the stream of the request ``given``, or one that joins."""
+        """How one stream shows the translator's events: the stream of the request ``given``, or of a client that joins."""
         messages = given.messages if given is not None else ()
         answered = frozenset(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
         known = frozenset(called_in(messages))
@@ -351,12 +351,12 @@ class ADKAgent:
 
     @property
     def name(self) -> str:
-        """The app's."""
+        """The app's name."""
         return self._app.name
 
     @property
     def view(self) -> View:
-        """What clients are shown."""
+        """What clients get to see."""
         return View(
             errors=self._settings["show_errors"],
             emit_interrupt_outcome=self._settings["emit_interrupt_outcome"],
@@ -366,7 +366,7 @@ class ADKAgent:
         )
 
     def _input_to_keep(self, turn: ClientTurn, credentials: set[str]) -> dict[str, Any]:
-        """What a run keeps of its input, with the names of the client's tools, as the model knows them."""
+        """The part of its input that a run keeps, with the names of the client's tools as the model knows them."""
         kept = turn.input_to_keep(credentials)
         names = [tool.name for tool in turn.given.tools or ()]
         if names:
@@ -379,7 +379,7 @@ class ADKAgent:
     # -- who and where --
 
     def user_of(self, given: RunAgentInput) -> str:
-        """Whose run it is."""
+        """The user who owns the run."""
         if self._settings["user_id"]:
             return self._settings["user_id"]
         if self._settings["user_id_extractor"] is not None:
@@ -406,7 +406,7 @@ class ADKAgent:
             plugin_close_timeout=self._settings["plugin_close_timeout"],
         )
 
-    # -- what is known of a thread --
+    # -- what is known about a thread --
 
     async def thread_state(
         self,
@@ -416,10 +416,10 @@ class ADKAgent:
         user_id: str | None = None,
         given: RunAgentInput | None = None,
     ) -> Any:
-        """State and messages of a thread, as AG-UI writes them; None if there is no such thread.
+        """State and messages of a thread, in AG-UI's form; None if there is no such thread.
 
-        ``app_name`` and ``user_id`` count only where the agent has no app and user of its own. ``given`` is
-        what the extractors are asked with.
+        ``app_name`` and ``user_id`` are only used if the agent has no app and user of its own. ``given`` is passed to the
+        extractors.
         """
         given = given or RunAgentInput(thread_id=thread_id, run_id="", messages=[])
         if user_id is None or self._settings["user_id"] or self._settings["user_id_extractor"] is not None:
@@ -438,13 +438,13 @@ class ADKAgent:
         return {"state": public_state(session.state), "messages": snapshot["messages"]}
 
     async def own_runs(self, rows: Sequence[RunRow]) -> list[RunRow]:
-        """Those of the rows that are of the agent's app; all, if it is each request that names the app."""
+        """The rows that belong to the agent's app; all of them if each request names its app."""
         if not self._app_is_named and self._settings["app_name_extractor"] is not None:
             return list(rows)
         return await self._app_runs.of(self._app.name, rows, self.callstream.journal)
 
     async def _conversation(self, thread: ThreadKey, last: Record | None = None) -> Conversation:
-        """The thread as it is, or up to a record."""
+        """The thread as it stands, or up to a record."""
         journal = self.callstream.journal
         app_name, user_id, thread_id = thread
         await journal.open()
@@ -459,7 +459,7 @@ class ADKAgent:
         return conversation
 
     def get_capabilities(self) -> dict[str, Any] | None:
-        """What the application said that the agent can do; None if it said nothing."""
+        """The capabilities that the application declared for the agent; None if it declared none."""
         return copy.deepcopy(self._settings["capabilities"])
 
     # -- the end --
@@ -467,14 +467,14 @@ class ADKAgent:
     async def close(self) -> None:
         """Closes the runners, and the Callstream if it is the agent's own.
 
-        Active runs are handed over to another process if one can go on with them; others are stopped.
+        Active runs are handed over to another process if one can continue them; others are stopped.
         """
         await self.rest()
         if self.owns_callstream:
             await self.callstream.aclose()
 
     async def rest(self) -> None:
-        """The same without the Callstream: the next run opens toolsets and plugins again."""
+        """The same, but the Callstream stays open: the next run opens toolsets and plugins again."""
         self._closings += 1
         if (driver := self._drivers.get(asyncio.get_running_loop())) is not None:
             await driver.hand_over("closed")
@@ -490,11 +490,11 @@ class ADKAgent:
 # -- what ADKAgent.run yields --
 
 _LAST_RECORD_SECONDS = 1.0
-"""How long a record may take that was written before the journal failed."""
+"""How long to wait for a record that was written before the journal failed."""
 
 
 EventBatches: TypeAlias = AsyncGenerator[tuple[Sequence[AguiEvent], int | None], None]
-"""The events of each record, with its number; None for those that are of no record."""
+"""The events of each record, with its number; None for events that do not come from a record."""
 
 
 def _refusal(code: str, message: str) -> tuple[list[AguiEvent], None]:
@@ -502,7 +502,7 @@ def _refusal(code: str, message: str) -> tuple[list[AguiEvent], None]:
 
 
 async def _next(records: AsyncIterator[Record], task: asyncio.Task[None] | None) -> Record | None:
-    """The next record of a run. JournalError if the journal has not taken the run's end, so that none can come."""
+    """The next record of a run. Raises JournalError if the journal did not accept the run's end, so that none can come."""
     if task is None:
         return await anext(records, None)
     limit = asyncio.timeout(None)

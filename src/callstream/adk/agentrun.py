@@ -1,7 +1,7 @@
 """One run of an ``ADKAgent``: from a client's input to google-adk's last event.
 
-``ClientTurn`` is the input before the run begins: what journal and session have of its thread, and whether its answers can
-be given. ``AgentRun`` is the run. Everything that the client is to see goes into the journal; nothing is emitted from here.
+``ClientTurn`` is the input before the run begins: what journal and session know of its thread, and whether its answers can
+be accepted. ``AgentRun`` is the run. Everything for the client goes into the journal; nothing is emitted from here.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ from callstream.runtime.driver import AppRuns
 logger = logging.getLogger("callstream")
 
 _UNCONFIRMED = {"status": "a person has been asked to confirm this call"}
-"""What a tool that asked to be confirmed has returned, where the session does not say."""
+"""The response of a tool that asked for confirmation, if the session does not have it."""
 
 
 _STREAMING = RunConfig(streaming_mode=StreamingMode.SSE)
 
 
 class _Turn(NamedTuple):
-    """What google-adk is asked, and what that changes in the state of the session.
+    """A message for google-adk, and the changes to the session's state that go with it.
 
-    ``answers``: those in the message, which are recorded when it is sent: one before it may fail.
+    ``answers``: those in the message. They are recorded only when it is sent, since a turn before it may fail.
     """
 
     session_id: str
@@ -85,7 +85,7 @@ class _Turn(NamedTuple):
 
 
 class _TurnDirectory(Directory):
-    """The directory of one turn before its run begins: each id is looked for once."""
+    """The directory of one turn before its run begins: it looks up each id only once."""
 
     def __init__(self, journal: Journal, thread_id: str, principal: str | None) -> None:
         super().__init__(journal, thread_id, principal)
@@ -98,10 +98,10 @@ class _TurnDirectory(Directory):
 
 
 class ClientTurn:
-    """What a client brings to a thread, with what the journal and google-adk have of it, which are read once.
+    """A client's input for a thread, with what the journal and google-adk know of the thread, each read once.
 
-    The request is refused by it, and the run begins by it. ``heard``: the messages of a user, beside answers, that runs of
-    the thread have had although its session is gone. ``history``: what a conversation that began elsewhere had.
+    From this, a request is refused or a run begins. ``heard``: a user's messages, sent along with answers, that runs of the
+    thread have had although its session is gone. ``history``: the past of a conversation that began elsewhere.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class ClientTurn:
         self._has_session = False
 
     async def read(self, agent: BaseNode, *, seeds: bool) -> None:
-        """``seeds``: whether what the client brings to a new thread becomes the thread's past.
+        """``seeds``: whether earlier messages that the client sends to a new thread become the thread's past.
 
-        Raises AnswerRefused if the client brings nothing but answers, and one of them cannot be given to google-adk.
+        Raises AnswerRefused if the client sends only answers, and one of them cannot be given to google-adk.
         """
         await self.import_thread(agent)
         self.directory.own_runs = frozenset(row.run_id for row in self.runs)
@@ -133,17 +133,17 @@ class ClientTurn:
         await self._check_answers(agent, seeds=seeds)
 
     async def import_thread(self, agent: BaseNode) -> None:
-        """Reads the runs of the thread. If there are none of the app, what its session has becomes the first."""
+        """Reads the runs of the thread. If the app has none, the content of its session becomes the first."""
         await self._journal.open()
         if await self._has_run():
             return
         try:
             session = await self._found_session()
-        except Exception:  # noqa: BLE001  # whatever a session service raises, the run meets it again and fails by it
+        except Exception:  # noqa: BLE001  # whatever a session service raises, the run gets the same error and fails
             return
         if session is None or not session.events or await self._is_forgotten():
             return
-        if not await self._has_run():  # one may have begun meanwhile: the session was looked for later
+        if not await self._has_run():  # one may have begun meanwhile, before the session was read
             await import_session(self._journal, session, self._thread_id, server_tools(agent))
             await self._read_runs()
 
@@ -155,7 +155,7 @@ class ClientTurn:
         self.runs = await self._journal.runs(thread_id=self._thread_id, principal=self._user_id)
 
     async def _is_known(self) -> bool:
-        """Whether a run of the thread is the app's. Most often, the newest is."""
+        """Whether a run of the thread belongs to the app. Most often, the newest does."""
         for rows in (self.runs[:1], self.runs[1:]):
             if rows and await self._app_runs.of(self._app_name, rows, self._journal):
                 return True
@@ -177,16 +177,16 @@ class ClientTurn:
         self.heard = frozenset(said & {event.message_id for event in events if isinstance(event, MessageReceived)})
 
     async def _look_for_history(self) -> None:
-        """Finds what the client brings to a thread that is new here, and with which the session will begin.
+        """Finds the past that the client sends for a thread that is new here, and with which its session will begin.
 
-        An answer in it after which a person has said something is a part of it.
+        An answer is part of that past if a user's message follows it.
         """
         messages = self.given.messages
         if len(since_spoken(messages)) == len(messages) or await self._is_known() or await self._is_forgotten():
             return
         try:
             session = await self._found_session()
-        except Exception:  # noqa: BLE001  # the run meets it again and fails by it
+        except Exception:  # noqa: BLE001  # the run gets the same error and fails
             return
         if session is None or not session.events:
             said = [number for number, message in enumerate(messages) if isinstance(message, UserMessage)]
@@ -195,7 +195,7 @@ class ClientTurn:
             self.history, _ = split(messages, session or self._new_session(), self.heard)
 
     async def _check_answers(self, agent: BaseNode, *, seeds: bool) -> None:
-        # The last message need not be a result: clients put one beside its call, before what the model has said since.
+        # The last message need not be a result: clients put a result next to its call, before what the model said later.
         given = self.given
         if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
             return
@@ -206,7 +206,7 @@ class ClientTurn:
             await check_answers(self.directory, session, agent, answers, past if seeds else ())
 
     async def _found_session(self) -> Session | None:
-        """google-adk's, before the run begins; None if there is none."""
+        """google-adk's session before the run begins; None if there is none."""
         if not self._has_session:
             self._session = await self.threads.find(self.thread)
             self._has_session = True
@@ -215,7 +215,7 @@ class ClientTurn:
     def _new_session(self) -> Session:
         return Session(id=self._thread_id, app_name=self._app_name, user_id=self._user_id)
 
-    # -- what the run keeps of it --
+    # -- what the run keeps of the input --
 
     async def credentials(self) -> set[str]:
         """The ids by which the client answers calls with a credential, or has answered them elsewhere."""
@@ -229,9 +229,9 @@ class ClientTurn:
         return found
 
     def input_to_keep(self, credentials: set[str]) -> dict[str, Any]:
-        """The messages since the model's last, since the others are in the runs before; where there are none, those too.
+        """The app's name, and the messages after the model's last one: the others are in earlier runs.
 
-        And the app's name. Answers to calls for ``credentials`` are left out.
+        If there are no earlier runs, those too. Answers to calls for ``credentials`` are left out.
         """
 
         def without(messages: Iterable[Message]) -> list[Message]:
@@ -253,7 +253,7 @@ class ClientTurn:
 
 
 class AgentRun:
-    """``work`` is the run: it ends the started run of the journal, however that ends.
+    """``work`` is the run: whatever happens, it ends the run that was started in the journal.
 
     ``given_up``: calls that a process left behind in the thread when it died.
     """
@@ -304,9 +304,9 @@ class AgentRun:
     # -- in --
 
     async def _turns(self) -> list[_Turn]:
-        """Takes the input in, into journal and session, and leaves what google-adk is to be asked.
+        """Takes the input into journal and session, and returns the turns for google-adk.
 
-        Input and session hold the whole history of the thread. Neither is kept while the model answers.
+        Input and session hold the whole history of the thread, so neither is kept in memory while the model answers.
         """
         run = self._run
         session = await self._threads.open(self._thread)
@@ -319,7 +319,7 @@ class AgentRun:
             await self._append(session, None, {**changes, **said})
         if turns:
             turns[0].changes.update(changes)
-            # What a user said counts as heard with the turn that it begins, the last: one before may fail.
+            # A user's message counts as heard with the turn that it begins, which is the last: one before may fail.
             turns[-1].changes.update(said)
         del self._input
         return turns
@@ -330,7 +330,7 @@ class AgentRun:
         return _Turn(session.id, message, answers, changes, self._run_config())
 
     async def _incoming(self, session: Session) -> tuple[list[_Turn], dict[str, Any], dict[str, Any]]:
-        """What google-adk is to be asked, one after the other, what changes in the session, and what marks the messages."""
+        """The turns for google-adk, in order; changes to the session's state; and the marks of the messages as heard."""
         run = self._run
         past, new = split(self._input.messages, session, self._heard)
         if not new and not self._input.resume and (self._settings["answer_again"] or _is_unanswered(session)):
@@ -355,7 +355,7 @@ class AgentRun:
         return turns, changes, marks(message for message in said if message.id not in answered.held)
 
     async def _append_answers(self, session: Session, turns: Sequence[TurnAnswers], *, resumes: bool) -> list[_Turn]:
-        """Puts answers into the session, but for those that google-adk is to be asked with: they are returned.
+        """Puts answers into the session, except those that are sent to google-adk as turns: these are returned.
 
         ``resumes``: google-adk is to continue the last turn.
         """
@@ -367,19 +367,19 @@ class AgentRun:
             if self._is_asked(turn, turns[place + 1 :], resumes=resumes):
                 asked.append(self._turn(session, content, turn.unrecorded))
                 continue
-            # google-adk continues one turn and takes answers to one turn only; a model wants them by themselves,
-            # right after the calls; and what stands beside an answer to a question of google-adk's is not shown to it.
+            # google-adk continues one turn and accepts answers to that turn only; a model wants answers by themselves,
+            # right after the calls; and it is not shown what is next to an answer to one of google-adk's own questions.
             for taken in turn.unrecorded:
                 await taken.record(self._run)
             await self._append(session, content, {}, invocation_id=turn.invocation_id, branch=turn.speaker.branch)
         return asked
 
     def _is_asked(self, turn: TurnAnswers, later: Sequence[TurnAnswers], *, resumes: bool) -> bool:
-        """Whether google-adk is asked with these answers, and does not merely find them in the session.
+        """Whether these answers are sent to google-adk, and not merely put into the session.
 
-        It continues the one agent whose answers a message has, so that each has a message of its own. In an app that is
-        resumable it continues all that have their answers in the session: there, the last of a turn is for all of them,
-        and a sequence does not go on before all parallel agents in it have theirs.
+        google-adk continues only the agent whose answers are in a message, so each agent gets a message of its own. In a
+        resumable app it continues all agents whose answers are in the session: there, the last message of a turn is for all
+        of them, and a sequence does not continue before all its parallel agents have their answers.
         """
         beside = [other for other in later if other.invocation_id == turn.invocation_id]
         if not turn.to_host and (not resumes or len(beside) < len(later)):
@@ -389,9 +389,10 @@ class AgentRun:
         return not beside or not self._is_resumable
 
     async def _append_requests(self, session: Session, turn: TurnAnswers) -> None:
-        """Puts into the session that tools asked to be confirmed, where only google-adk's questions are in it.
+        """Adds to the session that tools asked for confirmation, where only google-adk's own question is in it.
 
-        ag_ui_adk leaves a run at the question, and so may a crash. google-adk takes no confirmation without the other.
+        ag_ui_adk leaves a run right after the question, and a crash may do so, too. google-adk does not accept a
+        confirmation unless the tool's request is in the session as well.
         """
         calls = SessionCalls(session)
         requested = {call_id for event in session.events for call_id in event.actions.requested_tool_confirmations}
@@ -415,7 +416,7 @@ class AgentRun:
                 await self._threads.service.append_event(session, request)
 
     def _changes(self, session: Session, heard: Sequence[Message]) -> dict[str, Any]:
-        """What the client's state and context, and having heard these messages, change in the session."""
+        """The changes to the session's state from the client's state and context, and from having heard these messages."""
         changes = {
             **accept_state(self._input.state, allow_scopes=self._settings["allow_scoped_state_keys"]),
             **marks(heard),
@@ -423,8 +424,8 @@ class AgentRun:
         if self._input.context:
             changes[CONTEXT_KEY] = _describe_context(self._input)
         if session.state.get(RESUMED_KEY):
-            changes[RESUMED_KEY] = None  # else a program that goes back to ag_ui_adk would resume that one
-        # An event carries what is new alone, else a long thread's events would repeat its whole account.
+            changes[RESUMED_KEY] = None  # else a program that goes back to ag_ui_adk would resume that invocation
+        # An event carries only what is new, else each event of a long thread would repeat its whole state.
         state = session.state
         return {key: value for key, value in changes.items() if key not in state or state[key] != value}
 
@@ -469,7 +470,7 @@ class AgentRun:
         return config.model_copy(update={"custom_metadata": metadata})
 
     async def _ask_about_predictions(self) -> None:
-        """Asks the client's user about what was shown before it was there, once per tool.
+        """Asks the client's user about predicted state that was shown before it existed, once per tool.
 
         These are the last calls of a run: front ends disable the buttons of a dialog when anything comes after it.
         """
@@ -522,7 +523,7 @@ class AgentRun:
 
 
 class AgentFailed(Exception):
-    """google-adk's last word was an error."""
+    """google-adk's last event was an error."""
 
 
 def _describe_context(given: RunAgentInput) -> list[dict[str, str]]:
@@ -535,14 +536,14 @@ def _instructions(messages: Sequence[Message]) -> str | None:
 
 
 def _is_unanswered(session: Session) -> bool:
-    """Whether a user's message is the last that was said."""
+    """Whether the last message is a user's."""
     last = next((event for event in reversed(session.events) if _has_content(event)), None)
     return last is not None and last.author == "user" and not last.get_function_responses()
 
 
 def _sent_again(messages: Sequence[Message], run_id: str) -> list[Message]:
-    """A user's message with which the input ends although the session has had it: its run failed, or another answer is
-    wanted, perhaps to other words.
+    """The user's message at the end of the input, if the session has had it before: its run failed, or the user wants
+    another answer, perhaps to an edited message.
     """
     last = messages[-1] if messages else None
     if not isinstance(last, UserMessage):

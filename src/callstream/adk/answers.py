@@ -1,14 +1,14 @@
-"""Answers to calls that await them, as google-adk is given them: in a message of its own, or by a client.
+"""Answers to calls that await them, on their way to google-adk: in one of its own messages, or from a client.
 
-An answer counts once. ``Incoming`` is the message that starts an invocation: an answer in it that came before is taken out,
-so that google-adk, which lets the last of several answers count, does not see it; a message that had nothing else ends
-the invocation before it begins. Responses to a job are no answers: all of them reach the model, see ``SessionCalls``.
+An answer counts once. ``Incoming`` is the message that starts an invocation: if an answer in it has been given before, it
+is removed, because google-adk would let the last of several answers count; a message with nothing else in it ends the
+invocation before it begins. Responses to a job are not answers: all of them reach the model, see ``SessionCalls``.
 
-``ClientAnswers`` is what a client says: to the tools that it runs itself, to the questions of google-adk, and to
-``confirm_changes``. An answer to an unknown call never reaches the model, and one that google-adk cannot be
-given is not recorded. Beside it are AG-UI's messages as google-adk's contents.
+``ClientAnswers`` are a client's answers: to calls of the tools that it runs itself, to google-adk's questions, and to
+``confirm_changes``. An answer to an unknown call never reaches the model, and one that google-adk cannot accept is not
+recorded. This module also turns AG-UI's messages into google-adk's contents.
 
-Answers are put into the order of their calls, because a model that knows no ids tells them apart by their order.
+Answers are put into the order of their calls, because a model without call ids tells them apart by their order.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ from callstream.wire.transcript import json_text
 logger = logging.getLogger("callstream")
 
 
-# -- what a client says --
+# -- the answers of a client --
 
 
 class ClientAnswer(msgspec.Struct, frozen=True):
-    """What a client says to a call that awaits it: in a tool message, or as the answer to an interrupt."""
+    """A client's answer to a call that awaits it: in a tool message, or as the answer to an interrupt."""
 
     named: str
     content: str
@@ -78,7 +78,7 @@ class ClientAnswer(msgspec.Struct, frozen=True):
 
     @classmethod
     def recorded(cls, call: Call, media: tuple[types.Part, ...] = ()) -> Self:
-        """What the journal has of a call that is over. ``media``, which it has not, from the client's message."""
+        """The journal's outcome of a finished call. ``media``: from the client's message, since the journal has none."""
         if call.state is not CallState.COMPLETED:
             return cls(call.call_id, "", error=call.error or "interrupted", media=media)
         return cls(call.call_id, call.result if isinstance(call.result, str) else json.dumps(call.result), media=media)
@@ -93,7 +93,7 @@ class ClientAnswer(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """As the journal keeps it, so that a client that joins reads what this one wrote: JSON, or else the text."""
+        """As the journal keeps it: JSON, or else the text, so that a client that joins reads what this one wrote."""
         value = self._value
         return self.content if value is None or isinstance(value, str) else value
 
@@ -147,7 +147,7 @@ def response_part(answer: ClientAnswer, function_call_id: str, name: str) -> typ
 
 
 def decision_text(content: str) -> str:
-    """What a client's user said to ``confirm_changes``, as a sentence for the model."""
+    """The user's answer to ``confirm_changes``, as a sentence for the model."""
     match decision(result_value(content)):
         case True:
             return "The user accepted the changes."
@@ -176,9 +176,9 @@ class Incoming:
         return bool(self._again) and not self._parts
 
     async def check(self, callstream: Callstream, session: Session, thread_id: str, principal: str | None) -> None:
-        """Looks for answers that came before, and brings the others into the order of their calls.
+        """Removes answers that were given before, and sorts the others by their calls.
 
-        The calls are those of that principal's thread.
+        The calls are looked up in that principal's thread.
         """
         if not self.is_answer:
             return
@@ -197,13 +197,13 @@ class Incoming:
         self._parts.sort(key=lambda part: order.get(_answered_id(part) or "", len(order)))
 
     def replacement(self) -> types.Content | None:
-        """The message that google-adk is to have instead; None if it is the same."""
+        """The message that google-adk gets instead; None if it is unchanged."""
         if self._parts == list(self._message.parts or ()):
             return None
         return types.Content(role="user", parts=self._parts or [types.Part(text="")])
 
     async def record(self, run: Run, context: InvocationContext) -> None:
-        """Takes the message, or the answers, into the run."""
+        """Records the message, or the answers in it, in the run."""
         if not self.is_answer:
             await run.record([message_received((context.user_content or self._message).parts or ())])
             return
@@ -218,13 +218,13 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
     calls = SessionCalls(session)
     asked = calls.named(wire_id)
     if asked is None:
-        # google-adk could not give it to the model, so it must not count as given.
+        # google-adk could not pass it to the model, so it must not count as an answer.
         raise UsageError(f"session {session.id!r} has no call {wire_id!r} that awaits an answer")
     call = await run.directory.find_by_wire_id(wire_id)
     if call is None or call.state is CallState.DISCARDED:
         call_id = await take_in(run, asked)  # it is older than the journal
     elif call.is_final:
-        # What a job says after its result: the call is final, so this is input of the run.
+        # A job's message after its result: the call is final, so this is input of the run.
         await run.record([MessageReceived("tool", json_text(answer.response))])
         return
     else:
@@ -239,7 +239,7 @@ async def _answer(run: Run, session: Session, answer: types.FunctionResponse) ->
 
 
 def _parallel_around(root: BaseNode, agent_name: str) -> str | None:
-    """The name of the outermost parallel agent that an agent is in, if that is itself in another agent."""
+    """The name of the outermost parallel agent around an agent that is itself inside another agent."""
     agent = root.find_agent(agent_name) if isinstance(root, BaseAgent) else None
     found = None
     while agent is not None and agent.parent_agent is not None:
@@ -256,10 +256,10 @@ def _answered_id(part: types.Part) -> str | None:
 
 
 class TakenAnswer(msgspec.Struct, frozen=True):
-    """An answer that is still to be recorded: when google-adk is given it, and not before."""
+    """An answer that has yet to be recorded: when it is passed to google-adk, and not before."""
 
     call: Call
-    """As the journal had it. Whether it still awaits an answer, the journal says when it is written."""
+    """As it was in the journal. Whether it still awaits an answer, the journal decides when the answer is written."""
     result: Any
     error: str | None
     message_id: str | None
@@ -271,7 +271,7 @@ class TakenAnswer(msgspec.Struct, frozen=True):
 class TurnAnswers(msgspec.Struct, frozen=True):
     """Answers to calls of one agent in one turn, or ``to_host``: to questions that google-adk itself asked for it.
 
-    google-adk takes a message for one agent alone.
+    google-adk accepts a message for only one agent.
     """
 
     invocation_id: str
@@ -282,7 +282,7 @@ class TurnAnswers(msgspec.Struct, frozen=True):
 
 
 class _Answered(msgspec.Struct, frozen=True):
-    """What google-adk gets by turn, ``sentences`` for the model, and the ids of messages whose answers are ``held`` back."""
+    """Answers for google-adk by turn, ``sentences`` for the model, and ids of messages whose answers are ``held`` back."""
 
     turns: Sequence[TurnAnswers] = ()
     sentences: Sequence[str] = ()
@@ -309,10 +309,10 @@ async def check_answers(
     answers: Sequence[ClientAnswer],
     past: Sequence[Message] = (),
 ) -> None:
-    """Raises AnswerRefused for an answer to a call that awaits one, but not this one, not from a client, or not in this
-    session; and if none of the calls was made. ``past``: messages that may yet become an empty session's history.
+    """Raises AnswerRefused if a call awaits an answer, but not this one, not from a client, or not in this session; and if
+    none of the answered calls exists. ``past``: messages that may yet become an empty session's history.
 
-    One that was refused before may be among them still: it is no mistake beside one that its call awaits.
+    The client may send an answer again that was refused before. That is not an error if an acceptable one is beside it.
     """
     in_session, rewound = SessionCalls(session), rewound_calls(session)
     named = {id_in_session(session, answer.named) for answer in answers}
@@ -341,7 +341,7 @@ async def check_answers(
                 call.call_id, f"{call.name} runs on the server, and no client can answer its call {call.call_id}."
             )
         if about is not None and about.id in named:
-            continue  # the question's own answer counts, and this is what google-adk gave the model meanwhile
+            continue  # the answer to the question counts; this one is what google-adk gave the model meanwhile
         question = about or in_session.question(named_there)
         if question is None and in_session.named(named_there) is None and call.name != CONFIRM_TOOL:
             raise AnswerRefused(
@@ -360,14 +360,14 @@ async def check_answers(
 
 
 def _mistake_in(answer: ClientAnswer, question: types.FunctionCall | None) -> str | None:
-    """Why it is not the answer that google-adk asked for, if it asked for one at all."""
+    """Why it is not the answer that google-adk asked for; None if it is, or if google-adk did not ask."""
     return None if question is None or answer.error is not None else misfit(question, answer.response)
 
 
 async def _is_the_servers(directory: Directory, call: Call, in_session: SessionCalls, agent: BaseNode) -> bool:
-    """Whether a call that awaits something awaits its tool's own result, which no client can bring.
+    """Whether an awaiting call awaits its tool's own result, which no client can provide.
 
-    Such a tool has asked a person, and google-adk was stopped after the answer came and before it ran the tool again.
+    Such a tool has asked a person, and google-adk was stopped after the answer arrived but before it ran the tool again.
     """
     if call.name in HOST_QUESTIONS or call.name == CONFIRM_TOOL:
         return False
@@ -389,7 +389,7 @@ async def _is_paused(directory: Directory, call: Call) -> bool:
 
 
 class ClientAnswers:
-    """Takes the answers that one run brings. ``agent`` is whose tools no client may answer for.
+    """Takes the answers that one run brings. ``agent``: no client may answer for its tools.
 
     ``resumable``: whether google-adk resumes a turn as a whole.
     """
@@ -407,13 +407,12 @@ class ClientAnswers:
         self._sentences: list[str] = []
 
     async def accept(self, answers: Sequence[ClientAnswer], *, alone: bool) -> _Answered:
-        """Gives the answers in the order of their calls. Each is recorded when google-adk is given it, or held back.
+        """Returns the answers in the order of their calls. Each is recorded when google-adk gets it, or is held back.
 
-        Those that came before are left out. One to an unknown call is an error if the run has nothing else to
-        do. Where others of the same turn still await their answers, these are held back, if the run brings them
-        ``alone``.
+        Answers that were given before are left out. An answer to an unknown call is an error if the run has nothing else to
+        do. While other calls of the same turn still await answers, these are held back, if the run brings them ``alone``.
         """
-        # An answer to a question itself counts before one to the call that the question is about.
+        # An answer to a question itself takes precedence over one to the call that the question is about.
         ordered = sorted(
             answers, key=lambda answer: self._calls.question(id_in_session(self._session, answer.named)) is None
         )
@@ -432,7 +431,7 @@ class ClientAnswers:
         return _Answered(self._by_turn(), self._sentences)
 
     async def _take(self, answer: ClientAnswer) -> bool:
-        """False if no client can answer the call that it means: it is unknown, here or to google-adk, or the server's."""
+        """False if no client can answer the call: it is unknown here or to google-adk, or its tool is the server's."""
         named = id_in_session(self._session, answer.named)
         call = await self._take_in(await self._directory.find(named), named)
         if call is not None and call.state is CallState.AWAITING:
@@ -446,7 +445,7 @@ class ClientAnswers:
             return False
         wire_id = self._calls.id_of(call)
         if call.state is CallState.AWAITING and wire_id not in self._order and call.name != CONFIRM_TOOL:
-            return False  # google-adk cannot be given it: the session is gone, since the journal outlives memory
+            return False  # google-adk cannot accept it: the session was in memory and is gone, unlike the journal
         if wire_id in self._unrecorded:
             return True
         if call.state is CallState.AWAITING and _mistake_in(answer, self._calls.question(wire_id)) is not None:
@@ -461,7 +460,7 @@ class ClientAnswers:
         elif call.state is CallState.AWAITING:
             await self._record(call, answer)
         elif call.state in HAS_OUTCOME and wire_id in self._order:
-            # One that came before counts only where a crash has kept it from the session.
+            # An answer that was given before counts only if a crash has kept it from the session.
             kept = part if call.name == CREDENTIAL else self._part(call, ClientAnswer.recorded(call, answer.media))
             assert kept.function_response is not None
             if self._calls.lacks(kept.function_response):
@@ -499,10 +498,10 @@ class ClientAnswers:
         )
 
     async def _take_in(self, call: Call | None, wire_id: str) -> Call | None:
-        """The call, or, if there is none, that of the session with this id: it is older than the journal and taken into it.
+        """The call. If there is none, the session's call with this id, which is older than the journal, is imported.
 
-        Unless its tool is the server's: such a call is in a history that a client brought, and its answer an invention.
-        And unless the journal has forgotten the thread: then the call is not older than the journal, but erased.
+        Unless its tool is the server's: then the call is from a history that a client brought, and its answer is made up.
+        And unless the journal has forgotten the thread: then the call is not older than the journal, but was erased.
         """
         if call is not None:
             return call
@@ -521,7 +520,7 @@ class ClientAnswers:
     # -- whole turns --
 
     async def _complete_turns(self) -> bool:
-        """Adds the answers that were held back before. False if there are calls beside these that lack theirs."""
+        """Adds answers that were held back before. False if other calls made together with these still lack answers."""
         unconfirmed = {paused_call_id(each) for each in self._calls.questions() if each.id not in self._parts}
         is_whole = True
         for calls in [*self._calls.together, *self._in_step()]:
@@ -529,19 +528,19 @@ class ClientAnswers:
                 continue
             for beside in calls:
                 if not beside.id or beside.id in self._parts or beside.name == CREDENTIAL:
-                    continue  # google-adk takes credentials one by one
+                    continue  # google-adk accepts credentials one by one
                 if beside.id in self._calls.asked_within:
-                    continue  # and answers to the nodes of a Workflow
+                    continue  # and so it does answers to the nodes of a Workflow
                 if beside.id in unconfirmed:
-                    is_whole = False  # what google-adk tells the model meanwhile is no answer
+                    is_whole = False  # the placeholder that google-adk gives the model meanwhile is not an answer
                 elif beside.id not in self._calls.responded:
                     is_whole = await self._restore(beside.id) and is_whole
         return is_whole
 
     def _in_step(self) -> list[list[types.FunctionCall]]:
-        """Calls that parallel agents await answers to before what comes after them may run.
+        """Calls of parallel agents that must all be answered before whatever comes after those agents may run.
 
-        A sequence that google-adk resumes with the answer of one of them goes on without the others.
+        If google-adk resumes a sequence with the answer to one of them, the sequence goes on without the others.
         """
         if not self._resumable:
             return []
@@ -558,7 +557,7 @@ class ClientAnswers:
         return list(found.values())
 
     async def _restore(self, wire_id: str) -> bool:
-        """Adds the answer to a call of the session from the journal. False if it has yet to come."""
+        """Adds the answer to a call of the session from the journal. False if there is none yet."""
         call = await self._directory.find_newest(wire_id) or await self._directory.find_by_call_id(wire_id)
         call = await self._take_in(call, wire_id)
         if call is not None and call.state in HAS_OUTCOME:
@@ -566,7 +565,7 @@ class ClientAnswers:
         return call is not None and call.state is not CallState.AWAITING
 
     def _by_turn(self) -> list[TurnAnswers]:
-        """The answers by turn and agent, those to google-adk itself apart, after the others of the agent."""
+        """The answers by turn and agent. Answers to google-adk's own questions are separate, after the agent's others."""
         found: dict[tuple[str, Speaker], dict[bool, list[types.Part]]] = {}
         for call_id in sorted(self._parts, key=lambda call_id: self._order.get(call_id, 0)):
             part = self._parts[call_id]
@@ -585,6 +584,6 @@ class ClientAnswers:
         ]
 
     def _taken(self, parts: list[types.Part]) -> list[TakenAnswer]:
-        """What is to be recorded of these answers, in the order in which the client gave them."""
+        """Those of these answers that are to be recorded, in the order in which the client gave them."""
         answered = {_answered_id(part) for part in parts}
         return [taken for wire_id, taken in self._unrecorded.items() if wire_id in answered]

@@ -1,13 +1,13 @@
-"""The calls that stand in a session: those of the model, and those with which google-adk itself asks a person.
+"""The calls in a session: those of the model, and those with which google-adk itself asks a person.
 
-A long-running tool that returns nothing asks: the first answer counts, and no other. One that returns something has begun
-a job: as in google-adk, every response that comes later reaches the model. The job continues while a response says so
-(``will_continue``), or has the ``status`` that the tool itself returned.
+A long-running tool that returns nothing asks: only the first answer counts. One that returns something has begun a job: as
+in google-adk, every later response reaches the model. The job continues as long as a response says so (``will_continue``),
+or has the same ``status`` that the tool itself returned.
 
 Each question of google-adk is a call of its own, which the model never sees. Callstream journals it like other calls that
-await an answer, under google-adk's name and with its arguments, so that a front end written for those names finds it. A
-confirmation and a credential are about a call of the model's, which is paused until the answer comes. A credential that
-a client sends is handed to google-adk and not kept in the journal.
+await an answer, under google-adk's name and with its arguments, so that front ends written for those names find it. A
+confirmation or a credential request is about one of the model's calls, which is paused until the answer arrives. A
+credential that a client sends is handed to google-adk and not kept in the journal.
 
 A call that google-adk knows and the journal does not is recorded whole.
 """
@@ -45,19 +45,19 @@ from callstream.tools import Tool
 from callstream.wire.transcript import json_text
 
 CONFIRMATION: Final = "adk_request_confirmation"
-"""Whether a call of the model's may run."""
+"""Asks whether one of the model's calls may run."""
 CREDENTIAL: Final = "adk_request_credential"
-"""For a credential that a tool, a toolset or a node of a workflow needs."""
+"""Asks for a credential that a tool, a toolset or a node of a workflow needs."""
 INPUT: Final = "adk_request_input"
-"""What a node of a workflow asks."""
+"""A question of a workflow's node."""
 HOST_QUESTIONS: Final = frozenset({CONFIRMATION, CREDENTIAL, INPUT})
 """The names of such calls."""
 CREDENTIAL_RECEIVED: Final = {"status": "credential received"}
-"""What the journal keeps in place of a credential."""
+"""What the journal keeps instead of a credential."""
 
 
 CONFIRM_TOOL: Final = "confirm_changes"
-"""The call that asks the client's user whether what was shown may stay. The model knows nothing of it."""
+"""The call that asks the client's user whether predicted changes may stay. The model does not know about it."""
 
 _CONFIRMED: Final[dict[str, Any]] = {
     "type": "object",
@@ -70,7 +70,7 @@ _CONFIRMED: Final[dict[str, Any]] = {
 
 
 def paused_call_id(question: types.FunctionCall) -> str | None:
-    """The id of the call that a confirmation or a credential is needed for."""
+    """The id of the call for which a confirmation or a credential is needed."""
     args = question.args or {}
     original = args.get("originalFunctionCall")
     call_id = original.get("id") if isinstance(original, dict) else args.get("functionCallId")
@@ -88,7 +88,7 @@ def present_question(question: types.FunctionCall, paused: str | None = None) ->
 
 
 def question_in(call: types.FunctionCall, about: str | None = None) -> Question:
-    """What the person is asked, of a question as it is shown. ``about``: the ``call_id`` of the call that is paused."""
+    """The ``Question`` to the person, from google-adk's as it is shown. ``about``: the ``call_id`` of the paused call."""
     args = call.args or {}
     metadata: dict[str, Any] = {"adk": args}
     match call.name:
@@ -129,7 +129,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None:
-    """Why an answer is not the one that google-adk asked for; None if it is. A workflow would fail for good on it."""
+    """Why an answer is not the one that google-adk asked for; None if it is. A workflow would permanently fail on it."""
     if question.name == CONFIRMATION:
         return None if decision(response) is not None else 'expected {"confirmed": true} or {"confirmed": false}'
     if question.name == CREDENTIAL:
@@ -142,19 +142,19 @@ def misfit(question: types.FunctionCall, response: dict[str, Any]) -> str | None
     if question.name != INPUT or schema is None or (schema.get("type") == "string" and set(response) == {"result"}):
         return None
     value = response["result"] if set(response) == {"result"} else response
-    # Not by tools.check, which lets keywords fit that cannot be decided early (unevaluatedProperties, propertyNames): the
-    # answer is whole, any draft may be meant, and google-adk brings jsonschema. tools.check has the figures of both.
+    # Not with tools.check, which ignores keywords that cannot be decided early (unevaluatedProperties, propertyNames): here
+    # the answer is complete, any draft may be used, and google-adk depends on jsonschema. tools.check has figures for both.
     try:
         error = best_match(validator_for(schema)(schema).iter_errors(value))
-    except Exception:  # noqa: BLE001  # google-adk takes schemas that are not JSON Schema, and does not check them then
+    except Exception:  # noqa: BLE001  # google-adk accepts schemas that are not JSON Schema, and then does not check
         return None
     return None if error is None else error.message
 
 
 def _has_state(question: types.FunctionCall, response: dict[str, Any]) -> bool:
-    """Whether an address to which a browser was sent has the state that was asked for, where it can be seen.
+    """Whether the address to which a browser was sent back has the state of the login request, if both are known.
 
-    google-adk gets no token for another one, and runs the tool without.
+    google-adk gets no token for any other state, and would run the tool without one.
     """
     asked = _oauth2(question.args or {}, "exchangedAuthCredential").get("authUri")
     given = _oauth2({"authConfig": credential(question, response)}, "exchangedAuthCredential").get("authResponseUri")
@@ -169,8 +169,8 @@ def _states(uri: str) -> list[str]:
 
 
 def adapt_input(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:
-    """An answer as google-adk takes it: a workflow reads text as JSON, so where it asks for a string it is quoted."""
-    is_workflows = "interruptId" in (question.args or {})  # else a model has asked, with google-adk's tool
+    """An answer as google-adk expects it: a workflow parses text as JSON, so if it asks for a string, the text is quoted."""
+    is_workflows = "interruptId" in (question.args or {})  # else a model asked, using google-adk's tool
     if not is_workflows or set(response) != {"result"} or (_schema(question) or {}).get("type") != "string":
         return response
     value = response["result"]
@@ -183,15 +183,15 @@ def _schema(question: types.FunctionCall) -> dict[str, Any] | None:
 
 
 def confirmation(response: dict[str, Any]) -> dict[str, Any]:
-    """A decision as google-adk takes it, with the payload and nothing else: it fails on any other key."""
+    """A decision as google-adk expects it, with the payload and nothing else: it fails on any other key."""
     payload = {"payload": response["payload"]} if "payload" in response else {}
     return {"confirmed": decision(response) is True, **payload}
 
 
 def credential(question: types.FunctionCall, response: dict[str, Any]) -> dict[str, Any]:
-    """A credential as google-adk takes it.
+    """A credential as google-adk expects it.
 
-    A client sends the question's ``authConfig`` back, filled in, or a credential of google-adk's. It may also send only
+    A client sends the question's ``authConfig`` back, filled in, or one of google-adk's credentials. It may also send only
     what the person has: the address to which the authorization server sent the browser, or an API key.
     """
     config = copy.deepcopy(_object((question.args or {}).get("authConfig")))
@@ -208,7 +208,7 @@ def credential(question: types.FunctionCall, response: dict[str, Any]) -> dict[s
 
 
 def calls_around(event: Event) -> list[str]:
-    """google-adk's ids of the calls whose tools, Workflows, have a node that the event is of, the outermost first."""
+    """google-adk's ids of the calls whose tools are Workflows around the node that made the event, the outermost first."""
     parts = (event.branch or "").split(".")
     return [call_id for _, at, call_id in (part.partition("@") for part in parts) if at]
 
@@ -217,10 +217,10 @@ def calls_around(event: Event) -> list[str]:
 
 
 class SessionCalls:
-    """Iterating gives the calls in their order. Read once: it does not see what is appended to the session later.
+    """Iterating gives the calls in order. The session is read once: events appended later are not seen.
 
-    ``together`` has the calls of each event, ``responded`` the ids of those that have a response, ``asked_within`` of those
-    whose tool is a Workflow in which a node has asked a person: it goes on by itself, with the answer.
+    ``together`` has the calls of each event, ``responded`` the ids of calls that have a response, and ``asked_within`` the
+    ids of calls whose tool is a Workflow in which a node has asked a person: it continues by itself once it has the answer.
     """
 
     def __init__(self, session: Session) -> None:
@@ -242,7 +242,7 @@ class SessionCalls:
         return iter(self._calls)
 
     def id_of(self, call: Call) -> str:
-        """The id by which google-adk knows a call: its wire id, unless another agent's call beside it has the same."""
+        """The id by which google-adk knows a call: its wire id, unless a concurrent call of another agent has the same."""
         return call.call_id if self.named(call.call_id) is not None else call.wire_id
 
     def asked_in(self, wire_id: str | None) -> Event | None:
@@ -266,11 +266,11 @@ class SessionCalls:
         return still_open
 
     def question(self, wire_id: str) -> types.FunctionCall | None:
-        """The latest question of google-adk's that has this id, open or not."""
+        """The latest of google-adk's questions that has this id, open or not."""
         return next((call for call in reversed(self._questions) if call.id == wire_id), None)
 
     def question_about(self, wire_id: str) -> types.FunctionCall | None:
-        """The open one that asks about the call with this id."""
+        """The open question about the call with this id."""
         return next((question for question in self.questions() if paused_call_id(question) == wire_id), None)
 
     def is_asked_about(self, wire_id: str) -> bool:
@@ -284,14 +284,14 @@ class SessionCalls:
         return any(wire_id in (event.long_running_tool_ids or ()) for event in self._events)
 
     def is_news(self, response: types.FunctionResponse) -> bool:
-        """Whether it is a response to a job, and another than the one before."""
+        """Whether it is a response to a job, and differs from the one before."""
         if self._first_response(response.id) is None:
             return False
         earlier = [each.response for _, each in self._responses(response.id)]
         return earlier[-1] != response.response
 
     def lacks(self, response: types.FunctionResponse) -> bool:
-        """Whether the session has no response to that call, or, if it is a job, none that says this."""
+        """Whether the session has no response to that call, or, if it is a job, none with this content."""
         if response.id not in self.responded:
             return True
         said = [each.response for _, each in self._responses(response.id)]
@@ -332,7 +332,7 @@ async def import_call(
 ) -> str:
     """Records a whole call that google-adk knows and the run does not. Returns its ``call_id``.
 
-    ``function``: the one that its tool runs, if it was made with ``@tool``.
+    ``function``: the function that its tool runs, if it was made with ``@tool``.
     """
     own = None if function is None else {name: function}
     response = run.response("gemini", author=author, early="never", own_tools=own)
@@ -347,7 +347,7 @@ def whole_call(started: CallStarted, args: dict[str, Any]) -> tuple[CallStarted,
 
 
 def outcome(response: Any) -> tuple[Any, str | None]:
-    """What a function response says: a result, or an error in the form in which google-adk tells the model of one."""
+    """The content of a function response: a result, or an error in the form that google-adk uses for the model."""
     if isinstance(response, dict) and set(response) == {"error"}:
         error = response["error"]
         return None, error if isinstance(error, str) else json_text(error)
@@ -371,7 +371,7 @@ async def take_in(run: Run, asked: types.FunctionCall) -> str:
 
 
 def message_received(parts: Sequence[types.Part], message_id: str | None = None) -> MessageReceived:
-    """What a user said, as the journal keeps it: the text, and the kinds of the parts that are none."""
+    """A user's message as the journal keeps it: the text, and the kinds of the parts that are not text."""
     text = "".join(part.text for part in parts if part.text and not part.thought)
     blobs = [blob for part in parts if (blob := part.inline_data or part.file_data) is not None]
     return MessageReceived("user", text, message_id, tuple(blob.mime_type or "file" for blob in blobs))
@@ -385,8 +385,8 @@ REWOUND = "the conversation was rewound to before this call"
 async def give_up_rewound(run: Run, session: Session) -> None:
     """Discards calls of rewound turns (``Runner.rewind_async``) that await an answer.
 
-    google-adk keeps such turns in the session, with an event after them that says from where on they do not count, and
-    calls no plugin. A question of theirs cannot be answered any more, so the next run of the thread gives their calls up.
+    google-adk keeps such turns in the session, followed by an event that says from where on they no longer count, and calls
+    no plugin. Their questions can no longer be answered, so the next run of the thread gives up their calls.
     """
     rewound = rewound_calls(session)
     if not rewound:
@@ -401,7 +401,7 @@ async def give_up_rewound(run: Run, session: Session) -> None:
 
 
 def rewound_calls(session: Session) -> set[str]:
-    """google-adk's ids of the calls that are in rewound turns alone."""
+    """google-adk's ids of the calls that exist only in rewound turns."""
     if not any(event.actions.rewind_before_invocation_id for event in session.events):
         return set()
     live = _live(session.events)
@@ -410,7 +410,7 @@ def rewound_calls(session: Session) -> set[str]:
 
 
 def _live(events: list[Event]) -> list[Event]:
-    """The events that count, the last first: a rewinding event drops all from the turn that it names up to itself."""
+    """The events that count, the last first: a rewind event drops everything from the turn that it names up to itself."""
     first: dict[str, int] = {}
     for number, event in enumerate(events):
         first.setdefault(event.invocation_id, number)

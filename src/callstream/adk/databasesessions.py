@@ -1,7 +1,7 @@
-"""google-adk's sessions in a database. What fails there names the sessions, and repeats nothing of what is in them.
+"""google-adk's sessions in a database. Errors name the sessions' place, but quote nothing of their content.
 
-A database that restarts is waited for: by every connection that is made, and by reading, which may be done again. What
-was being written when a connection broke may be there or not, so it is not written again, and the run fails.
+Opening a connection and reading wait for a database that restarts, since both can be retried. A write that was under way
+when its connection broke may or may not have been stored, so it is not repeated, and the run fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SessionsAway(JournalError):
 
 
 class _Retries:
-    """Does again what failed because the database is unavailable, for at most so many seconds."""
+    """Retries work that failed because the database is unavailable, for at most ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -53,9 +53,9 @@ class _Retries:
 
 
 class DatabaseSessions(DatabaseSessionService):
-    """``where`` names the database in errors; ``passing``: the driver's own errors that mean that it is unavailable.
+    """``where`` names the database in errors; ``passing``: errors of the driver that mean that it is unavailable.
 
-    ``connect``: makes a connection in place of the driver. Other options are those of SQLAlchemy's engine.
+    ``connect``: makes a connection instead of the driver. Other options are those of SQLAlchemy's engine.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DatabaseSessions(DatabaseSessionService):
         await self._name_errors(super().delete_session, *args, **kwargs)
 
     def _give_up_connection(self, context: ExceptionContext) -> None:
-        """What is to pass may stay with a connection: one that was made while the database was read-only is so for good."""
+        """Drops the connection: a temporary error may stick to it. One opened while the database was read-only stays so."""
         if isinstance(context.original_exception.__cause__, self._passing):
             context.is_disconnect = True
 
@@ -101,13 +101,13 @@ class DatabaseSessions(DatabaseSessionService):
         try:
             return await work(*args, **kwargs)
         except self._failing as error:
-            raise self._failure(error) from None  # what is chained to it may quote a row
+            raise self._failure(error) from None  # chained errors may quote a row
 
     def _failure(self, error: BaseException) -> JournalError:
         cause: BaseException = error
         if isinstance(error, DBAPIError) and error.orig is not None:
             cause = error.orig.__cause__ or error.orig
-        # After the first line comes what PostgreSQL calls the detail: the row. A ValueError of the driver quotes a value.
+        # After the first line, PostgreSQL adds a detail, which is the row. A ValueError of the driver quotes a value.
         text = "" if isinstance(cause, ValueError) else str(cause).partition("\n")[0]
         what = f"{type(cause).__name__}: {text}" if text else type(cause).__name__
         is_cut = isinstance(error, DBAPIError) and error.connection_invalidated

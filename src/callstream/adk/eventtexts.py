@@ -1,15 +1,15 @@
-"""What google-adk's events say that was not read from a model's response.
+"""Text in google-adk's events that was not read from a model's response.
 
-Custom agents, nodes of a Workflow and callbacks make events with text of their own, in pieces or whole. So does a callback
-that changes what a model answered: where one may, the text is taken from the events and not from the model, so that
-clients see what google-adk shows and nothing that was taken out before; ``record_judged`` does that for whole answers.
+Custom agents, nodes of a Workflow and callbacks make events with their own text, in pieces or whole. A callback may also
+change a model's answer: where that is possible, the text is taken from the events and not from the model, so that clients
+see what google-adk shows and nothing that a callback has removed; ``record_judged`` does that for whole answers.
 
-Code that was run, what it printed, and images and files are shown as text: neither AG-UI nor the journal has another place
-for what an agent says.
+Code that was run, its output, and images and files are shown as text: neither AG-UI nor the journal has another place for
+them.
 
-``Judges`` are what of an application may change what a model wrote, or what a tool returned, before google-adk shows it:
-callbacks, plugins, planners and agents of its own. Where there is one, nothing is shown or journaled before it has judged
-the whole: a secret may be cut in two, and what was shown cannot be taken back. Elsewhere all stays live.
+``Judges`` are the parts of an application that may change what a model wrote or a tool returned before google-adk shows
+it: callbacks, plugins, planners and custom agents. Where there is one, nothing is shown or journaled before it has judged
+the whole: a secret may be cut in two, and what was shown cannot be taken back. Elsewhere everything stays live.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from callstream.wire.transcript import Transcript, json_text
 logger = logging.getLogger("callstream")
 
 MAX_IMAGE = 1 << 20
-"""Bytes. Of larger images the kind and the size are shown: what is shown is kept in the journal."""
+"""Bytes. For larger images, only the kind and the size are shown, since everything shown is kept in the journal."""
 
 
 class EventTexts:
-    """What events of an invocation have said until now: by model call, and by speaker for all others."""
+    """The text of an invocation's events so far: by model call, or by speaker for events of no model call."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -62,15 +62,15 @@ class EventTexts:
     async def read(self, event: Event, *, is_judged: bool = False) -> None:
         """Records the text of an event, unless it was read from a model's response, or is the user's.
 
-        A code executor makes events of an answer before that is over, which are all that is shown of it. ``is_judged``:
-        its text is recorded already.
+        A code executor makes events from an answer that has not ended yet, and only these are shown of it. ``is_judged``:
+        the event's text is recorded already.
         """
         invocation = self._invocation
         if event.author == "user" or invocation.is_live or invocation.run.outcome is not None:
             return
         step = invocation.step_of(event.actions)
         if step is None and any(part.executable_code for part in _parts(event)):
-            step = invocation.last_step(Speaker.of(event))  # a code executor makes another event of the answer
+            step = invocation.last_step(Speaker.of(event))  # a code executor makes another event from the answer
         was_read = is_judged or (step is not None and step.was_read and not step.withholds)
         # The code that an executor has found in an answer is in the text of the answer.
         has_code = was_read and step is not None and step.actions is not event.actions
@@ -88,7 +88,7 @@ class EventTexts:
             else:
                 await passage.end(parts)
         except RunOver:
-            pass  # what is said after the end is not shown
+            pass  # text after the end of the run is not shown
 
 
 def _parts(event: Event) -> list[types.Part]:
@@ -96,7 +96,7 @@ def _parts(event: Event) -> list[types.Part]:
 
 
 def _described(part: types.Part, *, has_code: bool) -> str:
-    """What is not text, as text in Markdown; nothing of what is shown elsewhere. ``has_code``: code is."""
+    """A part that is not text, as Markdown; empty if it is shown elsewhere, as code is with ``has_code``."""
     if part.executable_code is not None:
         language = (part.executable_code.language or "").lower()
         return "" if has_code else f"\n```{language}\n{part.executable_code.code}\n```\n"
@@ -115,7 +115,7 @@ def _described(part: types.Part, *, has_code: bool) -> str:
 
 
 class _Passage:
-    """One message of an event, or of several that are partial and one that is whole."""
+    """One message: from a single event, or from several partial ones and a whole one."""
 
     def __init__(self, run: Run, author: str) -> None:
         self._response = run.response("gemini", author=author, early="never")
@@ -129,7 +129,7 @@ class _Passage:
         await self._record()
 
     async def end(self, parts: list[types.Part]) -> None:
-        """Of the whole text, what was not shown yet. What was shown stays: if it was replaced, another message follows."""
+        """Shows the rest of the whole text. Shown text stays: if the whole text differs from it, a new message follows."""
         if not any(self._shown.values()):
             await self.preview(parts)
         else:
@@ -148,14 +148,14 @@ class _Passage:
         await self._response.record(self._transcript.pop())
 
 
-# -- whole answers that others may have changed ------------------------------------------------------------------------
+# -- whole answers that the application may have changed ---------------------------------------------------------------
 
 
 async def record_judged(invocation: Invocation, step: Step, event: Event) -> None:
-    """Records a whole event that google-adk made of a withheld answer: as the application shows it, after all its judges.
+    """Records a whole event that google-adk made from a withheld answer, as the application shows it after all its judges.
 
-    The answer says which calls are whole and fit; the event says what is shown: a call that is not in it was taken out,
-    and arguments that it changes are the arguments.
+    The answer decides which calls are complete and valid. The event decides what is shown: a call that is missing from it
+    was removed, and if it changes arguments, the changed ones count.
     """
     if event.partial or invocation.run.outcome is not None:
         return
@@ -168,7 +168,7 @@ async def record_judged(invocation: Invocation, step: Step, event: Event) -> Non
             bound.append((part.function_call.id or "", _write_call(transcript, part, part.function_call, drafts)))
         else:
             append_text(transcript, part.text or "", bool(part.thought))
-    # Calls that the model did not finish and that end the invocation. Of their arguments nothing is shown.
+    # Calls that the model did not finish and that end the invocation. Their arguments are not shown.
     for lost in step.taken_out:
         call = transcript.open_call(lost.name, lost.provider_id, call_id=lost.call_id)
         transcript.discard_call(call, lost.reason or "truncated", lost.detail)
@@ -177,20 +177,20 @@ async def record_judged(invocation: Invocation, step: Step, event: Event) -> Non
     try:
         await response.record(transcript.pop())
     except RunOver:
-        return  # what is said after the end is not shown
+        return  # text after the end of the run is not shown
     for function_call_id, local in bound:
         invocation.known_calls.bind(step.speaker, function_call_id, response.call_ids[local])
 
 
 def _write_call(transcript: Transcript, part: types.Part, shown: types.FunctionCall, drafts: list[Call]) -> str:
-    """Writes a call as it is shown. Returns its id there. ``drafts``: the calls as the model wrote them, each for once."""
+    """Writes a call as it is shown. Returns its id there. ``drafts``: the calls as the model wrote them, each used once."""
     draft = next((each for each in drafts if each.wire_id == shown.id), None)
     if draft is not None:
         drafts.remove(draft)
     args = as_written(shown.args or {}, None if draft is None else draft.args)
     is_as_written = draft is not None and args == (draft.args or {})
     provider_id = shown.id if draft is None else draft.provider_id
-    signature = (draft and draft.signature) or signature_of(part)  # the model wants it back, whatever is shown
+    signature = (draft and draft.signature) or signature_of(part)  # the model wants its own back, whatever is shown
     call = transcript.open_call(shown.name, provider_id, call_id=shown.id, signature=signature)
     if draft is not None and _is_refused(draft, is_as_written=is_as_written):
         if args:
@@ -204,37 +204,38 @@ def _write_call(transcript: Transcript, part: types.Part, shown: types.FunctionC
 
 
 def _is_refused(draft: Call, *, is_as_written: bool) -> bool:
-    """Whether the tool of a call must not run. Arguments that do not fit may have been replaced by others."""
+    """Whether the tool of a call must not run. Invalid arguments may have been replaced by valid ones."""
     return draft.state is CallState.DISCARDED and (is_as_written or draft.reason != "invalid")
 
 
 def _said_or_shown(event: Event) -> list[types.Part]:
-    if event.output_transcription is not None:  # live mode: what was said aloud
+    if event.output_transcription is not None:  # live mode: speech
         return [types.Part(text=event.output_transcription.text or "")]
     return _parts(event)
 
 
-# ``output_key`` gets all text that the model wrote in the turn, and nothing that the application wrote is undone.
+# ``output_key`` gets all text that the model wrote in the turn, and values that the application wrote are kept.
 #
-# google-adk itself writes the text of one run of an agent. It loses some of it where the agent is the node of a Workflow,
-# and what came before a question to a person or a delegated task. Here the running value replaces the value that
-# google-adk writes, in the events in which it writes one: text of the agent's own, not partial, no thoughts. In live mode
-# the transcription of what the agent said aloud counts too. Each run of an agent starts empty, and in live mode each turn;
-# one that continues after a question starts with what it had said before. An agent with an ``output_schema`` is left alone.
+# google-adk itself writes the text of one run of an agent. It loses some of it if the agent is a node of a Workflow, and
+# any text before a question to a person or a delegated task. Here a running value replaces the value that google-adk
+# writes, in the events in which it writes one. The running value is the agent's own text, without partial events and
+# thoughts. In live mode the transcription of the agent's speech counts too. Each run of an agent starts empty, and so does
+# each turn in live mode; a run that continues after a question starts with its text from before. An agent with an
+# ``output_schema`` is left alone.
 #
 # A value in any other event is the application's: a tool's, another agent's, a callback's. It stays, whatever it is. So
 # does the text of an ``after_agent_callback``, which google-adk does not count as the agent's.
 
 
 class _Output(msgspec.Struct):
-    """What one run of an agent has said until now."""
+    """The text of one run of an agent so far."""
 
     key: str
     text: str
 
 
 class OutputKeys:
-    """The running values of the agents of an invocation that run."""
+    """The running values of an invocation's running agents."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -244,16 +245,16 @@ class OutputKeys:
         if not isinstance(agent, LlmAgent) or not agent.output_key or agent.output_schema or agent.mode == "task":
             return
         speaker, key = Speaker(agent.name, context.branch), agent.output_key
-        if speaker not in self._outputs:  # google-adk enters an agent again after a delegated task: it has not ended
+        if speaker not in self._outputs:  # google-adk enters an agent again after a delegated task, without ending it
             said = _said_before(self._invocation, speaker, context.session, key) if self._invocation.is_resumed else ""
             self._outputs[speaker] = _Output(key, said)
 
     def agent_ends(self, agent: BaseAgent, context: CallbackContext) -> None:
-        """The model has said all that it will say in this run of the agent. google-adk waits for its events."""
+        """The model will write no more in this run of the agent. google-adk has waited for its events."""
         self._outputs.pop(Speaker(agent.name, context.branch), None)
 
     def event(self, event: Event) -> None:
-        """Writes the running value into an event in which google-adk writes what the agent said."""
+        """Puts the running value into an event in which google-adk writes the agent's text."""
         output = self._output_of(Speaker.of(event))
         if output is None or event.partial:
             return
@@ -279,7 +280,7 @@ class OutputKeys:
 
 
 def _said_before(invocation: Invocation, speaker: Speaker, session: Session, key: str) -> str:
-    """What the agent had said when it was interrupted."""
+    """The agent's text from before it was interrupted."""
     said = ""
     for event in session.events:
         if event.invocation_id == invocation.invocation_id and Speaker.of(event) == speaker:
@@ -291,7 +292,7 @@ def _said_before(invocation: Invocation, speaker: Speaker, session: Session, key
 
 
 def _says_nothing(event: Event) -> bool:
-    """Whether google-adk takes an event for the agent's answer, although there is no text in it."""
+    """Whether google-adk takes an event for the agent's answer although it has no text."""
     is_empty = any(part.text == "" for part in _parts(event))
     return event.node_info.message_as_output or (event.is_final_response() and is_empty)
 
@@ -301,17 +302,17 @@ def _text(event: Event) -> str:
 
 
 def _spoken(event: Event) -> str:
-    """What a model said aloud, in live mode: its transcription, when it is whole."""
+    """A model's speech in live mode: its transcription, once that is complete."""
     said = event.output_transcription
     return (said.text or "") if said is not None and said.finished else ""
 
 
-# Live mode: what a model says over a connection that stays open.
+# Live mode: a model answers over a connection that stays open.
 #
-# ``run_live`` calls no plugin around a model's answer; a plugin sees the events that google-adk makes of it, each before a
-# tool of it runs, and what a user wrote or said, before the model gets it. Calls come whole. Text comes in pieces and then
-# whole; speech as a transcription, in pieces and then whole. A turn is over when the model says so after its last word, or
-# when a user speaks again; one that ends with calls continues with their results.
+# ``run_live`` calls no plugin around a model's answer. A plugin sees the events that google-adk makes from the answer, each
+# before its tools run, and the user's text or speech, before the model gets it. Calls arrive whole. Text arrives in pieces
+# and then whole; speech as a transcription, in pieces and then whole. A turn is over when the model says so after its last
+# word, or when the user speaks again; a turn that ends with calls continues with their results.
 
 
 class LiveTranscript:
@@ -323,18 +324,18 @@ class LiveTranscript:
         self._outputs = outputs
         self._on_truncated = on_truncated
         self._open: dict[bool, Step] = {}
-        """What is being said aloud (True) and written (False)."""
+        """The current speech (True) and the current text (False)."""
         self._goes_on = False
         self._is_new_turn = True
-        """Whether what is said next begins a turn."""
+        """Whether the next text or speech begins a turn."""
         self._asked: set[str] = set()
         self.tools: dict[str, dict[str, Tool[Any]]] = {}
         """The functions of each agent's tools, by the names that its model uses."""
 
     def agent_begins(self, agent: LlmAgent, tools: dict[str, Tool[Any]]) -> None:
-        """Some agents of a live workflow are asked in the ordinary way; their answers are read like those of any agent.
+        """Some agents of a live workflow use ordinary requests; their answers are read like those of any agent.
 
-        ``tools``: the functions of its tools. Those of toolsets are known when a user has said something.
+        ``tools``: the functions of its tools. Those of toolsets are known only after the user's first message.
         """
         self.tools[agent.name] = tools
         if agent.mode == "single_turn":
@@ -349,7 +350,7 @@ class LiveTranscript:
         await self._invocation.run.record([message_received(content.parts or ())])
 
     async def read(self, event: Event, context: InvocationContext) -> Step | None:
-        """Takes in what an event says of the model. Refuses, like all paths, calls that are not whole."""
+        """Takes in the model's text and calls from an event. Refuses incomplete calls, as all paths do."""
         if self._invocation.run.outcome is not None:
             return None
         step = None
@@ -377,16 +378,16 @@ class LiveTranscript:
         return step
 
     def _says(self, event: Event) -> bool:
-        """Whether an event has words or calls of the model. What a tool has put there has the role of a user."""
+        """Whether an event has text, speech or calls of the model. Content from a tool has the role of a user."""
         if event.author in ("user", *self._asked) or (event.content is not None and event.content.role == "user"):
             return False
         said_aloud = event.output_transcription is not None
         return said_aloud or any(part.text or part.function_call for part in _parts(event))
 
     def _step(self, event: Event, context: InvocationContext) -> Step:
-        """Where the application may still change what is said, nothing of it is recorded yet.
+        """A new step. If the application may still change the answer, nothing of it is recorded yet.
 
-        Text filters decide what of its text is recorded; google-adk, which calls no callback for it, keeps all in the
+        Text filters decide which text is recorded; google-adk, which calls no callback for it, keeps all of it in the
         session.
         """
         filters = self._judges.text_filters(context)
@@ -403,7 +404,7 @@ class LiveTranscript:
 
 
 def _said_aloud(event: Event) -> LlmResponse | None:
-    """What the transcription of an event says; None if it has none."""
+    """The transcription in an event; None if it has none."""
     said = event.output_transcription
     if said is None:
         return None
@@ -411,7 +412,7 @@ def _said_aloud(event: Event) -> LlmResponse | None:
     return LlmResponse(content=content, partial=not said.finished)
 
 
-# -- what of the application may change what is shown --
+# -- parts of the application that may change what is shown --
 
 Extension = TypeVar("Extension")
 
@@ -432,30 +433,31 @@ _OBSERVERS: Final = frozenset(
 
 
 _OVERRIDDEN: Final = ("run_async", "_run_async_impl", "run_live", "_run_live_impl")
-"""What an agent of the application's own defines, by google-adk's documentation."""
+"""The methods that a custom agent defines, according to google-adk's documentation."""
 
 
 _around: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("callstream_agents_around", default=())
-"""The application's own agents that this task runs in, by invocation and name."""
+"""The custom agents that this task runs in, by invocation and name."""
 
 
 def observes(extension: Extension) -> Extension:
-    """Marks a callback, plugin, planner or agent class that changes nothing of what models write and tools return.
+    """Marks a callback, plugin, planner or agent class that does not change what models write or tools return.
 
-    What it sees is then shown live: it is not waited for. ``@observes`` above a function or class, or ``observes(plugin)``.
+    Callstream then does not wait for it: what it sees is shown live. ``@observes`` above a function or class, or
+    ``observes(plugin)``.
     """
     setattr(getattr(extension, "__func__", extension), _OBSERVES, True)
     return extension
 
 
 class AgentTextFilter(TextFilter):
-    """A ``TextFilter`` that is an ``after_model_callback``: text and reasoning of the agent's model stay live.
+    """A ``TextFilter`` to use as an ``after_model_callback``: text and reasoning of the agent's model stay live.
 
-    ``LlmAgent(…, after_model_callback=AgentTextFilter.redacting(…))``. Sessions and ``output_key`` get what it shows.
+    ``LlmAgent(…, after_model_callback=AgentTextFilter.redacting(…))``. Sessions and ``output_key`` get the filtered text.
     """
 
     def __call__(self, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
-        """Filters a whole answer in place. Of partial ones, whose text is not judged to its end, none is left."""
+        """Filters a whole answer in place. Removes the text of partial ones, which cannot be judged before their end."""
         content = llm_response.content
         if content is None or not any(part.text for part in content.parts or ()):
             return
@@ -477,19 +479,19 @@ class AgentTextFilter(TextFilter):
 
 
 def _kind(part: types.Part) -> bool | None:
-    """What the text of adjacent parts belongs to: reasoning (True) or the answer (False); None for other parts."""
+    """The kind of a part's text: reasoning (True) or answer (False); None for other parts."""
     return bool(part.thought) if part.text else None
 
 
 class Judges:
-    """Who judges what an agent shows, seen from a plugin of Callstream's: all of its application's extension points."""
+    """Finds what may judge an agent's output, from Callstream's plugin: all extension points that the application uses."""
 
     def __init__(self, plugin: BasePlugin) -> None:
         self._plugin = plugin
         self._said_of: set[str] = set()
 
     def text_filters(self, context: InvocationContext) -> list[AgentTextFilter] | None:
-        """Those of the agent, in their order; None if anything else may change an answer of its model."""
+        """The agent's text filters, in order; None if anything else may change an answer of its model."""
         found = list(self._of_answers(context))
         if not found:
             own = getattr(context.agent, "canonical_after_model_callbacks", None) or ()
@@ -498,15 +500,15 @@ class Judges:
         if name not in self._said_of:
             self._said_of.add(name)
             logger.info(
-                "agent %s: what its model writes is shown when %s has judged it, not as it arrives; "
-                "callstream.adk.observes marks what changes nothing",
+                "agent %s: its model's output is shown after %s has judged it, not as it arrives; "
+                "use callstream.adk.observes to mark extensions that change nothing",
                 name,
                 " and ".join(dict.fromkeys(found)),
             )
         return None
 
     def of_pieces(self, context: InvocationContext) -> list[str]:
-        """What of the application can see an answer of the agent's model while it is written, in words."""
+        """The parts of the application that can see an answer of the agent's model while it is written, in words."""
         in_model = _in_model(getattr(context.agent, "canonical_model", None))
         return [*self._of_answers(context, observers=True), *in_model]
 
@@ -522,9 +524,9 @@ class Judges:
         return any(self._callbacks("after_tool_callback", context)) or any(self._of_events(context))
 
     async def judge(self, context: InvocationContext, event: Event) -> Event | None:
-        """Has the other plugins judge an event, in their order; None if none of them may change it.
+        """Lets the other plugins judge an event, in their order; None if none of them may change it.
 
-        The first that returns an event replaces it. google-adk does not ask them again, as it gets an event from here.
+        The first plugin that returns an event replaces it. google-adk does not ask them again: it gets an event from here.
         """
         if not any(self._plugins("on_event_callback", context)):
             return None
@@ -567,7 +569,7 @@ class Judges:
                 yield f"plugin {other.name}"
 
     def _others(self, context: InvocationContext) -> list[BasePlugin]:
-        """The plugins after ours. One before ours has had its say, and hides from ours what it replaces."""
+        """The plugins after ours. Those before ours have run already, and ours does not see events that they replaced."""
         plugins = context.plugin_manager.plugins
         return plugins[plugins.index(self._plugin) + 1 :] if self._plugin in plugins else []
 
@@ -578,7 +580,7 @@ def _is_observer(extension: Any) -> bool:
 
 
 def _rewrites(planner: Any) -> bool:
-    """Whether the planner of an agent changes the parts of an answer. True stands for google-adk's PlanReActPlanner."""
+    """Whether an agent's planner changes the parts of an answer. ``planner=True`` means google-adk's PlanReActPlanner."""
     if not planner or _is_observer(planner):
         return False
     unchanged = (BasePlanner.process_planning_response, BuiltInPlanner.process_planning_response)
@@ -586,7 +588,7 @@ def _rewrites(planner: Any) -> bool:
 
 
 def _in_model(model: Any) -> Iterator[str]:
-    """What of the application sees an answer on its way out of the model's class."""
+    """The parts of the application that see an answer on its way out of the model's class."""
     method = getattr(type(model), "generate_content_async", None)
     if not str(getattr(method, "__module__", "google.adk")).startswith("google.adk") and not _is_observer(model):
         yield f"model {type(model).__name__}"
@@ -595,7 +597,7 @@ def _in_model(model: Any) -> Iterator[str]:
 
 
 def _is_own(agent: BaseAgent) -> bool:
-    """Whether an agent is of the application's own making, so that it may change the events of those that it runs."""
+    """Whether an agent is custom, so that it may change the events of the agents that it runs."""
     if _is_observer(agent):
         return False
     methods = (getattr(type(agent), name, None) for name in _OVERRIDDEN)

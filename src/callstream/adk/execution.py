@@ -1,7 +1,7 @@
-"""Tools on their way through google-adk: the barrier, the refusal, progress, and what came of it.
+"""Tools on their way through google-adk: the barrier, the refusal, progress, and the outcome.
 
-A result is what the model reads. Where no later callback can change it, it is recorded as soon as the tool has returned;
-else when google-adk makes it an event. What a tool raised is its failure unless another callback turns it into a result.
+A result is what the model reads. If no later callback can change it, it is recorded as soon as the tool has returned; else
+when google-adk makes an event from it. An exception is the tool's failure unless another callback turns it into a result.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from callstream.tools import call_claims, current_progress
 logger = logging.getLogger("callstream")
 
 current_agent_tool: ContextVar[AgentTool | None] = ContextVar("callstream_agent_tool", default=None)
-"""The tool in whose context this is, if it runs an agent of its own."""
+"""The tool in whose context this code runs, if that tool runs an agent of its own."""
 
 _ACTIONS, _PAUSED = 0, 1
-"""What is kept of a tool by its call: what it asked of google-adk; and what it returned, if that is not its result."""
+"""What is kept of a tool, by its call: its requests to google-adk, and its return value, if that is not its result."""
 
 
 class _AskingCall(msgspec.Struct):
-    """A call whose tool has asked a person and returned. ``response``: what google-adk made of what it returned."""
+    """A call whose tool has asked a person and returned. ``response``: what google-adk made of its return value."""
 
     speaker: Speaker
     is_long_running: bool
@@ -65,9 +65,9 @@ class _AskingCall(msgspec.Struct):
 
 
 class Execution:
-    """What the plugin does around the tools of one invocation. ``judges`` may change what they return.
+    """The plugin's work around the tools of one invocation. ``judges`` may change what they return.
 
-    ``trusts_mcp_hints``: whether a tool of an MCP server may run twice that calls itself read-only or idempotent.
+    ``trusts_mcp_hints``: whether a tool of an MCP server may run twice if it is declared read-only or idempotent.
     """
 
     def __init__(self, invocation: Invocation, judges: Judges, *, trusts_mcp_hints: bool) -> None:
@@ -76,22 +76,22 @@ class Execution:
         self._judges = judges
         self._trusts_mcp_hints = trusts_mcp_hints
         self._errors: dict[str, BaseException] = {}
-        """What tools raised, by call, until it is known whether another callback turns it into a result."""
+        """Exceptions of tools, by call, until it is known whether another callback turns them into results."""
         self._asking: dict[str, _AskingCall] = {}
-        """Calls whose tools have asked a person, until google-adk puts the question."""
+        """Calls whose tools have asked a person, until google-adk asks the question."""
         self._reported: set[str] = set()
-        """Calls that agents made by themselves, until they tell the results."""
+        """Calls that agents made by themselves, until they report the results."""
         self._first_values: set[str] = set()
         """Calls of long-running tools that have returned something, until google-adk makes an event of it."""
         self._streaming: set[str] = set()
-        """Calls whose tools still run in the background, in live mode."""
+        """Calls whose tools are still running in the background, in live mode."""
 
     async def begin(
         self, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any] | None:
         """Waits for the call's hooks. Returns the error for the model if its tool must not run.
 
-        It is called in the tool's own context, so what it sets there is the tool's alone.
+        It is called in the tool's own context, so the context variables that it sets are visible only to the tool.
         """
         run, replay = self._run, self._run.replay
         if (done := await self._done_before(tool_context)) is not None:
@@ -111,12 +111,12 @@ class Execution:
                 await early.wait_until_over()
                 await run.ready(call.call_id)
                 run.make_current()
-                call_claims.set(only_claim(call, early.tool, early))  # google-adk calls it, and that gives its result
+                call_claims.set(only_claim(call, early.tool, early))  # google-adk calls it, which returns the result
                 return None
             function = function_of(tool)
             if function is not None:
                 await run.convert(call.call_id, function, self._unshown(call, tool_args, tool_context))
-            if call.state not in RUNNING:  # else it runs again
+            if call.state not in RUNNING:  # else it is running already, and runs again
                 call = await run.execute(call.call_id, is_safe=self._may_run_again(tool))
         except CallRejected as refused:
             return {"error": str(refused)}
@@ -134,7 +134,7 @@ class Execution:
         return None
 
     async def _done_before(self, tool_context: ToolContext) -> dict[str, Any] | None:
-        """What a Workflow has come to that google-adk begins again, because one beside it was interrupted; else None."""
+        """The outcome of a finished Workflow that google-adk restarts because one beside it was interrupted; else None."""
         named, session = tool_context.function_call_id or "", tool_context.session
         if not any(named in calls_around(event) for event in session.events):
             return None
@@ -146,7 +146,7 @@ class Execution:
     async def _give_again(
         self, replay: Replay, call: Call, tool: BaseTool, context: ToolContext
     ) -> dict[str, Any] | None:
-        """What a call of an earlier attempt of the run came to; None if its tool has to run."""
+        """The outcome of a call from an earlier attempt of the run; None if its tool has to run."""
         paused = replay.outputs.get((call.call_id, _PAUSED))
         if not replay.has(call.call_id) or (call.state in RUNNING and isinstance(tool, AgentTool)):
             return None
@@ -166,19 +166,19 @@ class Execution:
     async def _pause_again(
         self, replay: Replay, call: Call, tool: BaseTool, context: ToolContext, first: Any
     ) -> dict[str, Any]:
-        """What a tool returned whose call awaits an answer, or has had it since."""
+        """The return value of a tool whose call awaits an answer, or has been answered since."""
         if call.state in RUNNING:
             await self._pause(call, tool, context, first)
         elif first is not None and not _asks(context) and call.call_id not in replay.progressed:
             self._first_values.add(call.call_id)
-        return {} if first is None else _as_response(first)  # with which google-adk makes no event, as with None
+        return {} if first is None else _as_response(first)  # for {}, as for None, google-adk makes no event
 
     def _may_run_again(self, tool: BaseTool) -> bool:
-        """Whether a tool that is no function of ours says that running it twice does no harm, and is believed."""
+        """Whether a tool not made with ``@tool`` declares that running it twice does no harm, and is trusted."""
         return _is_hosts_own(tool) or (self._trusts_mcp_hints and _is_harmless(tool))
 
     def was_given_again(self, context: ToolContext) -> bool:
-        """Whether the result of a call is that of an earlier attempt of the run."""
+        """Whether the result of a call is from an earlier attempt of the run."""
         call, replay = self._call_of(context), self._run.replay
         return call is not None and replay is not None and call.call_id in replay.given
 
@@ -202,9 +202,9 @@ class Execution:
                     return call
                 call = None if asked is None else await self._run.resume(asked.call_id)
             except UsageError:
-                call = None  # google-adk has it from elsewhere: another plugin, or a session that is older
+                call = None  # google-adk has it from elsewhere: another plugin, or an older session
         if call is None or call.is_final:
-            is_hidden = self._invocation.withheld_call(speaker, named) is not None  # it was taken out
+            is_hidden = self._invocation.withheld_call(speaker, named) is not None  # the application removed it
             shown = {} if is_hidden else tool_args
             made = await import_call(self._run, named, tool.name, shown, function=function_of(tool))
             call = self._run.call(made)
@@ -212,14 +212,14 @@ class Execution:
         return call
 
     def _unshown(self, call: Call, tool_args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any] | None:
-        """The arguments that google-adk has for the tool, where they are others than the call is shown with."""
+        """The arguments that google-adk has for the tool, if they differ from those that are shown."""
         if not _is_other(call, tool_args):
             return None
         written = self._invocation.withheld_call(Speaker.within(tool_context), tool_context.function_call_id or "")
         return tool_args if written is None else as_written(tool_args, written.args)
 
     async def record_return(self, tool: BaseTool, tool_context: ToolContext, result: Any) -> None:
-        """Records the result: the tool has returned, or another callback turned what it raised into one."""
+        """Records the result: the tool has returned, or another callback turned its exception into a result."""
         call = self._call_of(tool_context)
         if call is None or call.state not in RUNNING or self._run.outcome is not None:
             return
@@ -242,11 +242,11 @@ class Execution:
     async def _pause(self, call: Call, tool: BaseTool, tool_context: ToolContext, result: Any) -> None:
         """The tool has returned, and its call awaits an answer."""
         asks = _asks(tool_context)
-        is_silent = tool.is_long_running and not result  # then google-adk makes no event of it, and puts no question
+        is_silent = tool.is_long_running and not result  # then google-adk makes no event, and asks no question
         if asks and not is_silent and not self._invocation.is_live:
             self._asking[call.call_id] = _AskingCall(Speaker.within(tool_context), tool.is_long_running)
             return
-        # A live session never puts google-adk's question, so there the call itself is to be answered.
+        # In a live session, google-adk never asks its question, so there the call itself has to be answered.
         asked = types.FunctionCall(name=call.name, args=call.args) if call.name in HOST_QUESTIONS else None
         await self._run.await_answer(call.call_id, question_in(asked) if asked is not None else None)
         if not asks and asked is None and result is not None:
@@ -258,9 +258,9 @@ class Execution:
             self._errors[call.call_id] = error
 
     async def read_event(self, event: Event) -> None:
-        """Results as the model will read them, of calls that have none yet; and calls that no model of this run has made.
+        """Records results as the model will read them, for calls without one; and calls that no model of this run made.
 
-        These are the questions of google-adk itself, and what custom and remote agents tell of their work.
+        The latter are google-adk's own questions, and the calls that custom and remote agents report.
         """
         if event.partial or self._run.outcome is not None:
             return
@@ -293,7 +293,7 @@ class Execution:
                 await self._finish(call, response.response)
 
     async def _report(self, event: Event, function_call: types.FunctionCall) -> None:
-        """Records a call that an agent has made by itself, and whose result, if any, it will tell too."""
+        """Records a call that an agent has made by itself, and whose result, if any, it will report too."""
         run, named = self._run, function_call.id or ""
         minted = named or f"{MINTED_PREFIX}{run.engine.new_call_id()}"
         call_id = await import_call(
@@ -308,7 +308,7 @@ class Execution:
     async def _ask(self, event: Event, question: types.FunctionCall) -> None:
         run, speaker = self._run, Speaker.of(event)
         if self._invocation.find_call(speaker, question.id or "") is not None:
-            return  # the model's own: google-adk has a tool with which a model asks
+            return  # the model's own call: google-adk has a tool with which a model can ask
         paused = self._invocation.find_call(speaker, paused_call_id(question)) or self._around(event)
         about = None if paused is None else paused.call_id
         if run.keeping is not None:
@@ -316,7 +316,7 @@ class Execution:
         named = question.id or ""
         earlier = await run.directory.find_by_wire_id(named)
         if earlier is not None and earlier.state is CallState.AWAITING:
-            return  # a workflow that continues in part asks again what is still open
+            return  # a workflow that continues in part repeats its open questions
         if about is not None and self._asking.pop(about, None) is not None:
             await run.await_answer(about, is_paused=True)
         question = present_question(question, about)
@@ -328,15 +328,15 @@ class Execution:
         await run.await_answer(call_id, question_in(question, about))
 
     def _around(self, event: Event) -> Call | None:
-        """The innermost call whose tool is a Workflow with the node that asks."""
+        """The innermost call whose tool is a Workflow that contains the asking node."""
         running = {call.wire_id: call for call in self._invocation.calls() if call.state is CallState.EXECUTING}
         found = [running[wire_id] for wire_id in calls_around(event) if wire_id in running]
         return found[-1] if found else None
 
     async def finish_unasked(self, *speakers: Speaker) -> None:
-        """Ends calls whose tools asked, but whose questions google-adk has not put, of these speakers or of all.
+        """Ends calls whose tools asked a person but whose questions google-adk did not ask, for these speakers or for all.
 
-        It puts none when a tool that runs again after an answer asks again: the model reads what the tool returned.
+        It does not if a tool that runs again after an answer asks again: then the model reads what the tool returned.
         """
         for call_id, asking in list(self._asking.items()):
             if speakers and asking.speaker not in speakers:
@@ -350,9 +350,9 @@ class Execution:
                 await self._finish(self._run.call(call_id), asking.response)
 
     async def pause_interrupted(self, session: Session) -> None:
-        """A Workflow that is a tool, and in which a node has asked a person, has not ended: it goes on with the answer.
+        """Pauses calls of Workflows in which a node has asked a person: they have not ended, and continue with the answer.
 
-        google-adk cancels it when another one beside it is interrupted, and begins it again with the other's answer.
+        google-adk cancels such a Workflow if another one beside it is interrupted, and restarts it with the other's answer.
         """
         asked_within = SessionCalls(session).asked_within
         for call in self._invocation.calls():
@@ -364,14 +364,14 @@ class Execution:
                 await self._run.await_answer(call.call_id, is_paused=True)
 
     async def fail_raised(self) -> None:
-        """Nobody made a result of what these tools raised."""
+        """Fails calls whose tools raised an exception that no callback turned into a result."""
         errors, self._errors = self._errors, {}
         for call_id, error in errors.items():
             if self._run.call(call_id).state in RUNNING:
                 await self._run.fail(call_id, error)
 
     async def fail_unanswerable(self) -> None:
-        """What still awaits an answer when the agent of a tool has ended will never have one."""
+        """Fails calls that still await an answer when the agent of a tool has ended: they will never get one."""
         within = self._invocation.within
         if within is None:
             return
@@ -397,7 +397,7 @@ class Execution:
             else:
                 await self._run.complete(call.call_id, result)
         except RunOver:
-            pass  # its end has said what became of the call
+            pass  # the run's end has recorded the outcome of the call
 
 
 def _asks(context: ToolContext) -> bool:
@@ -407,7 +407,7 @@ def _asks(context: ToolContext) -> bool:
 
 
 def _rename(event: Event, question: types.FunctionCall, known_as: str | None) -> str:
-    """Has google-adk put its question under an id by which it was put before. Returns the one that it has then."""
+    """Makes google-adk ask its question under the id that it had before. Returns the id that it now has."""
     if known_as is not None and question.id is not None:
         event.long_running_tool_ids = {known_as, *(event.long_running_tool_ids or ())} - {question.id}
         question.id = known_as
@@ -427,21 +427,21 @@ def _as_json(value: Any) -> Any:
 
 
 def _is_other(call: Call, tool_args: dict[str, Any]) -> bool:
-    """Whether google-adk has other arguments for the tool than are shown: a callback has changed either."""
+    """Whether google-adk has other arguments for the tool than those shown: a callback has changed one of the two."""
     return call.encoding == "json" and isinstance(call.args, dict | None) and (call.args or {}) != tool_args
 
 
-# -- tools of a run that goes on in another process --
+# -- tools of a run that continues in another process --
 
 
 def _kept_actions(actions: EventActions) -> str | None:
-    """What a tool has asked of google-adk beside returning, to be kept; None if that is nothing."""
+    """A tool's requests to google-adk beside its return value, to be kept; None if there are none."""
     done = actions.model_dump(mode="json", exclude_defaults=True, by_alias=False, fallback=repr)
     return pack(json.dumps(done).encode()) if done else None
 
 
 def _do_again(data: str, context: ToolContext) -> None:
-    """Asks the same of google-adk for a tool that does not run again."""
+    """Repeats these requests to google-adk for a tool that does not run again."""
     done = EventActions.model_validate_json(unpack(data))
     for name in done.model_fields_set - {"state_delta"}:
         setattr(context.actions, name, getattr(done, name))
@@ -450,17 +450,17 @@ def _do_again(data: str, context: ToolContext) -> None:
 
 
 _HARMLESS = ("readOnlyHint", "read_only_hint", "idempotentHint", "idempotent_hint")
-"""By the names that versions of mcp have for them."""
+"""The hints, by the names that they have in different versions of mcp."""
 
 
 def _is_harmless(tool: BaseTool) -> bool:
-    """Whether it is one of an MCP server, which says that it changes nothing, or the same when it runs again."""
+    """Whether it is the tool of an MCP server that declares it read-only or idempotent."""
     hints = getattr(getattr(tool, "raw_mcp_tool", None), "annotations", None)
     return any(getattr(hints, name, None) is True for name in _HARMLESS)
 
 
 def _is_hosts_own(tool: BaseTool) -> bool:
-    """Whether it does nothing but tell google-adk what comes next."""
+    """Whether all it does is to tell google-adk what comes next."""
     return getattr(tool, "func", None) in (transfer_to_agent, exit_loop)
 
 
@@ -468,14 +468,14 @@ _ASKED = {"error": "interrupted: the process stopped while this tool ran. A pers
 
 
 def _ask_about(context: ToolContext) -> dict[str, Any]:
-    """Has google-adk ask a person whether the tool may run again. Returns what stands for its result until then."""
+    """Makes google-adk ask a person whether the tool may run again. Returns the placeholder for its result until then."""
     context.request_confirmation(hint=QUESTION)
     context.actions.skip_summarization = True
     return _ASKED
 
 
 def _decision_about(context: ToolContext) -> dict[str, Any] | None:
-    """What a person who was asked has said that the tool came to; None if nobody was, or if the tool is to run."""
+    """The tool's result as decided by the person who was asked; None if no one was asked, or if the tool is to run."""
     decided, named = context.tool_confirmation, context.function_call_id
     if decided is None or decided.confirmed or named is None:
         return None

@@ -1,11 +1,11 @@
 """Threads that are older than the journal: a session's events as one run of the journal.
 
-A thread is imported when it is first touched: in one append, under an id that follows from whose thread it is. So it is
-there whole or not at all, and once, however many processes touch it at the same time. What an old thread still waits
-for can be answered afterwards like any other call. A thread whose runs the journal has had and erased is not imported:
-what was forgotten stays forgotten, and a call that failed then does not await an answer again.
+A thread is imported when it is first used: in one append, under an id that is derived from the thread and its owner. So it
+is imported completely or not at all, and only once, however many processes use it at the same time. Calls of an old thread
+that still await an answer can be answered afterwards like any others. A thread whose runs the journal has had and erased is
+not imported: forgotten data stays forgotten, and a call that failed then does not await an answer again.
 
-A conversation that began elsewhere gets into a new session, and a session that the journal does not know can be shown as
+A conversation that began elsewhere is put into a new session, and a session that the journal does not know can be shown as
 AG-UI's messages.
 """
 
@@ -67,9 +67,9 @@ from callstream.wire.transcript import json_text
 async def import_session(
     journal: Journal, session: Session, thread_id: str, server_tools: frozenset[str] = frozenset()
 ) -> None:
-    """Writes what a session has as one run of the thread; nothing, if that was done before.
+    """Writes the content of a session as one run of the thread, unless that was done before.
 
-    ``server_tools``: tools that no client may answer for. A call of one that has no result will never get one.
+    ``server_tools``: tools that no client may answer for. If a call of such a tool has no result, it will never get one.
     """
     taken: set[str] = set()
     while (run_id := await _import_run_id(journal, session, thread_id)) is not None:
@@ -90,8 +90,8 @@ async def import_session(
 async def _import_run_id(journal: Journal, session: Session, thread_id: str) -> str | None:
     """A free id for the run; None if the thread has been imported.
 
-    It is the same in every process, and another for every thread of every user, so that a thread is imported once. Clients
-    choose ids of runs and can work this one out, so a run of that id counts only if it is the thread's own.
+    It is the same in every process and different for every thread of every user, so that a thread is imported only once.
+    Clients choose ids of runs and can work this one out, so a run with that id counts only if it is the thread's own.
     """
     whose = "\0".join((session.app_name, session.user_id, thread_id))
     wanted = f"import_{hashlib.sha256(whose.encode()).hexdigest()[:32]}"
@@ -114,11 +114,11 @@ class _History:
         self._ledger = Ledger()
         for call_id in taken:
             self._ledger.name_for(call_id)
-        self._named: dict[str, str] = {}  # the call_id of a session's id: of several calls, the newest
+        self._named: dict[str, str] = {}  # call_ids by the session's ids; if several calls share one, the newest
         self._open_questions: dict[str, Question] = {}
         self._awaited = set(self._awaiting_ids())
         self._pending_questions = [str(each) for each in session.state.get(CONFIRMATIONS_KEY) or ()]
-        """Those about predicted state that ag_ui_adk left open. No event has them."""
+        """Questions about predicted state that ag_ui_adk left open. They are not in any event."""
 
     def wanted_ids(self) -> set[str]:
         of_calls = (
@@ -197,9 +197,9 @@ class _History:
     def _awaiting_ids(self) -> Iterator[str]:
         """Ids of calls that can still be answered.
 
-        These are: calls of long-running tools that no client has answered (what such a tool returns itself is a word for
-        the model), the questions of google-adk itself and the calls that they are about, and others without a response
-        after which no text came, unless their tool is the server's.
+        These are: calls of long-running tools that no client has answered (the tool's own return value is only a message to
+        the model); google-adk's own questions and the calls that they are about; and other calls without a response after
+        which no text came, unless their tool is the server's.
         """
         events, responded = self._session.events, SessionCalls(self._session).responded
         by_users = (event.get_function_responses() for event in events if event.author == "user")
@@ -225,7 +225,7 @@ def _id_of(call: types.FunctionCall, event: Event, place: int) -> str:
 
 
 def history_events(messages: Iterable[Message], author: str) -> Iterator[Event]:
-    """The messages of a conversation that began elsewhere, as a session keeps them. It does not keep all kinds."""
+    """The messages of a conversation that began elsewhere, as events of a session. Not all kinds have an event."""
     names: dict[str, str] = {}  # of tools, by call
     for message in messages:
         event = _history_event(message, author, names)
@@ -299,7 +299,7 @@ def _messages(event: Event) -> Iterator[agui.Message]:
 
 
 def _attached(part: types.Part) -> dict[str, Any] | None:
-    """What a user has sent beside text, as AG-UI writes it; None if the part is nothing of the kind."""
+    """An attachment of a user's message, in AG-UI's form; None if the part is not an attachment."""
     if part.inline_data is not None and part.inline_data.data:
         kind, value = part.inline_data.mime_type, base64.b64encode(part.inline_data.data).decode()
         source = {"type": "data", "value": value, "mimeType": kind or "application/octet-stream"}

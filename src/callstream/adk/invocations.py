@@ -1,11 +1,11 @@
-"""What a google-adk invocation is to Callstream: the run that it belongs to, and which call each of its ids means.
+"""A google-adk invocation in Callstream: the run that it belongs to, and which call each of its ids means.
 
-An invocation opens a run of its own, unless it finds itself inside of one: that of a program that opened it around the
-runner, or that of the tool whose agent it is. google-adk continues an interrupted invocation under its old id, and a
-run ends once, so the run of such an invocation has the id with a number.
+An invocation opens a run of its own, unless it is inside one already: that of a program that opened it around the runner,
+or that of the tool whose agent it runs. google-adk continues an interrupted invocation under its old id, but a run ends
+only once, so the run of such an invocation gets the id with a number.
 
 A response may have calls that the model did not finish. Their tools do not run, whatever the model class: such a call is
-discarded, and the barrier before the tool refuses it. ``guard`` makes google-adk continue: the call is put into the
+discarded, and the barrier before the tool refuses it. ``guard`` handles them in google-adk: either it adds the call to the
 response, so that the refusal reaches the model as its result, or the response becomes an error that ends the invocation.
 """
 
@@ -43,7 +43,7 @@ from callstream.runtime.run import ModelCall
 # -- which call google-adk means by an id ------------------------------------------------------------------------------
 
 USER = "user"
-"""The author of what google-adk answers in the name of another: the result of a task that an agent delegated."""
+"""The author of events that google-adk makes on behalf of another agent: the result of a task that the agent delegated."""
 
 
 class Speaker(NamedTuple):
@@ -64,10 +64,10 @@ class Speaker(NamedTuple):
 class _KnownCalls:
     """The ``call_id`` of each call of an invocation that google-adk knows.
 
-    An id tells a call only together with who made it: agents that run beside each other have models that may use the same
-    ids, and so may one model in two of its turns. The agent is what all of google-adk agrees on. The branch is not: what
-    runs after parallel agents has no branch in its contexts, and that of one of these in its events. So it decides only
-    between calls of one agent, which a Workflow may run several times at once.
+    An id identifies a call only together with who made it: the models of agents that run in parallel may use the same ids,
+    and so may one model in two of its turns. All of google-adk agrees on the agent, but not on the branch: whatever runs
+    after parallel agents has no branch in its contexts, but that of one of these agents in its events. So the branch only
+    decides between calls of one agent, which a Workflow may run several times at once.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class _KnownCalls:
         meant[speaker] = call_id
 
     def find(self, speaker: Speaker, function_call_id: str | None) -> tuple[Speaker, str] | None:
-        """The call that is meant, and who made it: of several of one speaker the newest, else the newest of the agent."""
+        """The call that is meant, and who made it: the newest one of the speaker, else the newest one of the agent."""
         meant = self._known.get(function_call_id or "", {})
         if speaker in meant:
             return speaker, meant[speaker]
@@ -104,22 +104,22 @@ _ABORT_POLL = 0.1
 class Step(ModelCall, eq=False, kw_only=True):
     """One call of a model by an invocation, from before its request to its last response.
 
-    ``actions`` are those of the event that google-adk builds from it: every callback of the step is handed the same.
+    ``actions`` are those of the event that google-adk builds from it: every callback of the step gets the same object.
     """
 
     actions: EventActions
     speaker: Speaker
     tool_names: tuple[str, ...] = ()
     request: LlmRequest | None = None
-    """It has the whole conversation, so it is kept only until somebody reads the responses."""
+    """It has the whole conversation, so it is kept only until it is known where the responses are read."""
     shown: set[str] = msgspec.field(default_factory=set)
     """The calls that google-adk was given in a response."""
     taken_out: list[Call] = msgspec.field(default_factory=list)
-    """Calls for whose sake the invocation ends, where they were not seen yet."""
+    """Unfinished calls because of which the invocation ends, if they have not been shown yet."""
     has_failed: bool = False
     reader: PartialReader | None = None
     response: Response | None = None
-    """Into which it is read here."""
+    """The response that is being read here, not by the tap."""
 
     def calls(self) -> list[Call]:
         """The calls of the responses that were read until now, in order."""
@@ -143,7 +143,7 @@ class Step(ModelCall, eq=False, kw_only=True):
             await self.response.record(events)
 
     async def record_nameless(self) -> None:
-        """Makes calls of those that never got a name, so that the model can learn of them as of any other."""
+        """Turns nameless calls into calls with a name, so that the model can learn of them as of any others."""
         for response in list(self.responses):
             nameless, response.nameless = response.nameless, []
             for dropped in nameless:
@@ -153,7 +153,7 @@ class Step(ModelCall, eq=False, kw_only=True):
                 )
 
     async def end_paused(self) -> None:
-        """The SDK does not ask for the rest of a response."""
+        """Ends paused responses: the SDK does not ask for their rest."""
         for response in self.responses:
             if isinstance(response, Response) and response.is_paused:
                 await response.end()
@@ -176,7 +176,7 @@ class Step(ModelCall, eq=False, kw_only=True):
         return self.read_by_tap or self.response is not None
 
     async def interrupt(self, error: BaseException) -> None:
-        """The model failed: what it had begun is given up. What comes now is a callback's answer in its place."""
+        """The model failed: its unfinished response is given up. Anything that comes now is a callback's answer instead."""
         self.has_failed = True
         response, self.response, self.reader = self.response, None, None
         if response is not None:
@@ -193,21 +193,21 @@ class Invocation:
         self.run = run
         self.owns_run = owns_run
         self.within = within
-        """The tool whose agent it is. google-adk drops its session with it, and cannot resume it."""
+        """The tool whose agent it runs. Its session ends with the tool's call, so google-adk cannot resume it."""
         self.is_resumed = False
         """Whether it continues a turn that was interrupted by a question to a person."""
         self.failure: str | None = None
-        """Why the run has failed although google-adk came to an end with it."""
+        """Why the run has failed although google-adk ended normally."""
         self.cut_offs = 0
         self.given_up: list[Call] = []
-        """Calls of a process that died, whose abort hooks have still to hear of it."""
+        """Calls of a process that died, whose abort hooks have yet to be called."""
         self.root_agent = context.agent
         self.is_live = context.live_request_queue is not None
         self._context = weakref.ref(context)
         self._steps: list[Step] = []
         self.known_calls = _KnownCalls()
         self.watches = ExitStack()
-        """Over the run and its tasks. To be closed when the invocation ends by itself, or is forgotten."""
+        """Watches over the run and its tasks. To be closed when the invocation ends by itself, or is forgotten."""
         self.watches.callback(run.on_stop(self._abort))
 
     def _abort(self, reason: str) -> None:
@@ -232,12 +232,12 @@ class Invocation:
         return next((step for step in reversed(self._steps) if step.actions is actions), None)
 
     def last_step(self, speaker: Speaker) -> Step | None:
-        """The last one of the agent; in its branch, if there is one."""
+        """The agent's last step: in its branch if there is one, else in any."""
         theirs = [step for step in reversed(self._steps) if step.speaker.agent == speaker.agent]
         return next((step for step in theirs if step.speaker == speaker), theirs[0] if theirs else None)
 
     def withheld_call(self, speaker: Speaker, function_call_id: str) -> Call | None:
-        """The call as the model wrote it, where the application may have shown it otherwise, or not at all."""
+        """The call as the model wrote it, if the application may have changed or removed it."""
         withheld = (step for step in reversed(self._steps) if step.withholds and step.speaker.agent == speaker.agent)
         return next((call for step in withheld for call in step.calls() if call.wire_id == function_call_id), None)
 
@@ -247,7 +247,7 @@ class Invocation:
         return any(call.signature for step in asked for call in step.calls())
 
     def bind(self, step: Step, parts: list[types.Part]) -> None:
-        """Says which call each function call of a response means, and gives those without an id that of their call."""
+        """Binds each function call of a response to its call, and gives those without an id the id of their call."""
         free = [call for call in step.calls() if call.call_id not in step.shown]
         for part in parts:
             function_call = part.function_call
@@ -264,10 +264,10 @@ class Invocation:
                 self.known_calls.bind(step.speaker, function_call.id, call.call_id)
 
     def _id_of(self, call: Call) -> str:
-        """The id by which google-adk is to know a call: the model's own, unless a call beside it has the same.
+        """The id by which google-adk is to know a call: the model's own, unless a concurrent call has the same.
 
-        google-adk gives an answer to the last call of its id, of any agent. Requests have the model's own ids again, see
-        ``restore_wire_ids``. A live model is sent its results as they are.
+        google-adk assigns an answer to the last call with its id, of any agent. Requests have the model's own ids again, see
+        ``restore_wire_ids``. A live model is sent its results unchanged.
         """
         twins = (each for each in self.run.calls if each.wire_id == call.wire_id and each.call_id != call.call_id)
         return call.call_id if not self.is_live and any(not each.is_final for each in twins) else call.wire_id
@@ -280,7 +280,7 @@ class Invocation:
     def correct_branch(self, event: Event) -> None:
         """Puts an event into the branch in which its calls were made.
 
-        In the branch of an agent that has ended, google-adk would not find a call again that a person has confirmed.
+        In the branch of an agent that has ended, google-adk would not find a call that a person has confirmed.
         """
         calls, responses = event.get_function_calls(), event.get_function_responses()
         step = self.step_of(event.actions)
@@ -330,9 +330,9 @@ async def open_run(callstream: Callstream, context: InvocationContext) -> Run:
 
 
 class Endings:
-    """Ends the runs of invocations that end without a callback: google-adk fires none for a cancelled task.
+    """Ends the runs of invocations that end without a callback: google-adk calls none for a cancelled task.
 
-    ``forget``: called with such a run when it has ended.
+    ``forget``: called with such a run after it has ended.
     """
 
     def __init__(self, forget: Callable[[Run], None]) -> None:
@@ -341,10 +341,10 @@ class Endings:
         self._watching: set[asyncio.Task[None]] = set()
 
     def watch(self, invocation: Invocation, context: InvocationContext) -> None:
-        """Stops the run if the task that drives the invocation is cancelled, or if nothing holds it any more.
+        """Stops the run if the task that drives the invocation is cancelled, or if the invocation is no longer referenced.
 
-        And if it is aborted while a model stalls: google-adk cancels what runs as a node, but agents of the older kind
-        ask only between two events, and nothing but ``is_aborted`` tells.
+        Also if it is aborted while a model stalls: google-adk cancels agents that run as nodes, but agents of the older kind
+        check ``is_aborted`` only between two events, so it is polled here.
         """
         if isinstance(context.agent, BaseAgent) and not isinstance(context.agent, LlmAgent):
             self._keep(self._stop_if_aborted(invocation, context), self._watching)
@@ -400,11 +400,11 @@ class Endings:
         await asyncio.gather(*[task for task in self._ending if task.get_loop() is loop])
 
 
-# -- what a whole response says --
+# -- the text of a whole response --
 
 
 def join_halves(response: LlmResponse) -> None:
-    """Makes its text what is shown of it, where halves of surrogate pairs are in it: no store of sessions can hold those.
+    """Replaces halves of surrogate pairs in its text as in the text that is shown: no session store can hold them.
 
     Some model classes repeat the reasoning in ``custom_metadata``.
     """
@@ -432,15 +432,15 @@ def _joined(value: Any) -> Any:
 OnTruncated: TypeAlias = Literal["tell_model", "fail"]
 
 MAX_CUT_OFFS = 3
-"""How often in an invocation the model gets another try; one that never finishes a call would loop for ever."""
+"""How often in an invocation the model may try again; one that never finishes a call would loop forever."""
 
 
 def guard(invocation: Invocation, step: Step, response: LlmResponse, on_truncated: OnTruncated) -> None:
-    """Says which calls a whole response means, and deals with those that were not finished. Changes the response."""
+    """Binds the calls of a whole response, and deals with those that the model did not finish. Changes the response."""
     parts = list((response.content and response.content.parts) or ())
-    told = set(step.shown)
+    shown_before = set(step.shown)
     invocation.bind(step, parts)
-    lost = [call for call in step.calls() if _is_lost(call) and call.call_id not in told]
+    lost = [call for call in step.calls() if _is_lost(call) and call.call_id not in shown_before]
     if not lost:
         return
     invocation.cut_offs += 1

@@ -3,19 +3,20 @@
 There are three dialects:
 
 - values by path (``partial_args`` with ``json_path``): Gemini, and with the name on every chunk Anthropic, OpenAI and
-  LiteLLM. They lose empty containers, make floats of integers, and may never say that a call has ended;
+  LiteLLM. They lose empty containers, turn integers into floats, and may never say that a call has ended;
 - raw JSON text (``partial_args`` without a path): Interactions;
 - ``args`` that grow from one response to the next.
 
-Calls without ids are distinguished by what they say. A named value for a place that has its value already begins another
-call. Args that do not extend those before belong to another call, or take them back: only the whole response tells, so they
-wait for it. Where two calls were taken for one nevertheless, the preview is given up and the calls come whole.
+Calls without ids are distinguished by their content. A chunk with a name and a value for a place that already has its value
+begins another call. Args that do not extend the earlier ones belong to another call, or replace them: only the whole
+response tells which, so they wait for it. If two calls were nevertheless taken for one, the preview is given up and the
+calls arrive whole.
 
-So partial responses are a preview, and the response that is not partial decides: whether a call is complete, and what
-its arguments are. What the preview lacks is written behind it, so that the joined text parses to those arguments; a call of
-which the preview had anything wrong is malformed. A call that a preview began is complete only if its response finished
-normally, or if it said itself that it had ended. The last call of a response that finished otherwise is never complete
-(``wire/transcript.py``).
+So partial responses are a preview, and the response that is not partial decides whether a call is complete and what its
+arguments are. Anything that the preview lacks is appended to it, so that the joined text parses to those arguments; if the
+preview of a call was wrong in any way, the call is malformed. A call that a preview began is complete only if its response
+finished normally, or if the call itself was marked as ended. The last call of a response that finished in any other way is
+never complete (``wire/transcript.py``).
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from callstream.wire.transcript import PiecewiseCall, Transcript, WireCall, json
 # -- one call ----------------------------------------------------------------------------------------------------------
 
 _MAX_EXACT = 2**53
-"""Integers from here on may have been rounded on their way through a float."""
+"""Integers from this one on may have been rounded on their way through a float."""
 
 
 class _PartialCall(PiecewiseCall[types.FunctionCall]):
-    """One call while its response is being read: what was shown of it, and what makes that the whole call.
+    """One call while its response is being read: the part that was shown, and how to complete it to the whole call.
 
-    What was shown is never taken back. So of values by path that google-adk made itself (it names the tool in each chunk
-    then), only what the whole response can complete is shown: a string stays open until something else follows; and after
-    a number that a float cannot hold, or at a place for which a container would have to be closed, the rest waits for the
-    whole response. google-adk leaves empty containers out, and the last piece of a string.
+    What was shown is never taken back. google-adk makes some values by path itself (then it names the tool in each chunk),
+    and leaves out empty containers and the last piece of a string. Of such values, only those are shown that the whole
+    response can complete: a string stays open until something else follows; and after a number that a float cannot hold, or
+    at a place for which a container would have to be closed, the rest waits for the whole response.
     """
 
     dialect: Literal["paths", "text", "args"] | None = None
@@ -62,8 +63,8 @@ class _PartialCall(PiecewiseCall[types.FunctionCall]):
         super().__init__(call, tools)
         self._args: dict[str, Any] = {}
         self._finished: set[Path] = set()
-        self._last: Path | None = None  # the place that was shown last
-        self._is_open = False  # whether that is a string which was not ended in the text
+        self._last: Path | None = None  # the path that was shown last
+        self._is_open = False  # whether it is a string that has not been closed in the text
         self._held: list[types.PartialArg] = []
 
     @property
@@ -78,13 +79,13 @@ class _PartialCall(PiecewiseCall[types.FunctionCall]):
         yield from ((name,) for name in chunk.args or ())
 
     def can_add(self, chunk: types.FunctionCall) -> bool:
-        """Whether a chunk can be of this call: nothing that is finished is said in it again."""
+        """Whether a chunk can belong to this call: it does not repeat a finished value."""
         if chunk.args and not chunk.partial_args:
             return extends(self._args, chunk.args)
         return not chunk.name or self._finished.isdisjoint(self.paths_in(chunk))
 
     def can_become(self, args: dict[str, Any]) -> bool:
-        """Whether what was shown is a beginning of these arguments."""
+        """Whether the shown part is a beginning of these arguments."""
         if self.dialect == "args":
             return extends(self._args, args)
         try:
@@ -126,20 +127,20 @@ class _PartialCall(PiecewiseCall[types.FunctionCall]):
         self._last = path
         self._is_open = is_lossy and isinstance(value, str)
         if self._is_open and "\ud800" <= value[-1:] <= "\udbff":
-            value = value[:-1]  # half a character, which google-adk sends again with the other half
+            value = value[:-1]  # half a surrogate pair, which google-adk sends again with the other half
         return text + self.writer.write(path, value, self._is_open or bool(piece.will_continue))
 
     def _is_certain(self, path: Path, value: Any) -> bool:
-        """Whether the whole response can only go on from this value."""
+        """Whether the whole response can only continue from this value."""
         if value is EMPTY or (isinstance(value, float) and abs(value) >= _MAX_EXACT):
             return False
         container = (self._last or ())[:-1]
         return path[: len(container)] == container
 
     def rest(self, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The text that makes what was shown into the arguments, and these, with what google-adk lost of them.
+        """The text that completes the shown part to the arguments, and the arguments, with what google-adk lost of them.
 
-        WireError if no text can.
+        Raises WireError if no text can.
         """
         match self.dialect:
             case None:
@@ -156,9 +157,9 @@ class _PartialCall(PiecewiseCall[types.FunctionCall]):
 
 
 def _path(text: str) -> Path | None:
-    """The place that a piece is for; None for a path that google-adk did not write as the standard wants it.
+    """The path that a piece is for; None if google-adk did not write it according to the standard.
 
-    Then the whole response brings what the preview lacks.
+    Then the whole response supplies what the preview lacks.
     """
     try:
         return parse_path(text)
@@ -182,7 +183,7 @@ def _parse(text: str) -> Any:
 
 
 def _restore(shown: Any, value: Any) -> Any:
-    """The value with the empty containers that only the preview has. WireError if the preview has anything else more."""
+    """The value, plus empty containers that only the preview has. Raises WireError if the preview has anything else."""
     if isinstance(shown, dict) and isinstance(value, dict):
         whole = {name: _restore(shown[name], part) if name in shown else part for name, part in value.items()}
         for name, lost in shown.items():
@@ -195,7 +196,7 @@ def _restore(shown: Any, value: Any) -> Any:
 
 
 def extends(before: Any, after: Any) -> bool:
-    """Whether a JSON value may be what another one has grown to: members and items are added, the last one grows."""
+    """Whether a JSON value may have grown into another one: members and items are added, and the last one grows."""
     if isinstance(before, dict) and isinstance(after, dict):
         names, values = list(before), list(before.values())
         grown = list(after)[: len(names)] == names
@@ -204,7 +205,7 @@ def extends(before: Any, after: Any) -> bool:
         return len(after) >= len(before) and _items_extend(before, after[: len(before)])
     if isinstance(before, str) and isinstance(after, str):
         return after.startswith(before)
-    # Half a number looks like a number, and null may stand for what is not there yet.
+    # Half a number looks like a number, and null may stand for a value that has not arrived yet.
     return before is None or _same(before, after) or _are_numbers(before, after)
 
 
@@ -220,13 +221,13 @@ def _are_numbers(before: Any, after: Any) -> bool:
 
 
 def _is_hollow(value: Any) -> bool:
-    """Whether a value is containers and nothing in them."""
+    """Whether a value consists of containers only."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
     return all(part is not None and _is_hollow(part) for part in parts)
 
 
 def _same(shown: Any, value: Any) -> bool:
-    """Whether two JSON values are one: 1 and 1.0 are, 1 and true are not."""
+    """Whether two JSON values are the same: 1 and 1.0 are, 1 and true are not."""
     if isinstance(shown, dict) and isinstance(value, dict):
         return shown.keys() == value.keys() and all(_same(shown[name], value[name]) for name in shown)
     if isinstance(shown, list) and isinstance(value, list):
@@ -235,7 +236,7 @@ def _same(shown: Any, value: Any) -> bool:
 
 
 def as_written(value: Any, written: Any) -> Any:
-    """The value with its numbers as the model wrote them, where they are the same: partial events make floats of all."""
+    """The value with its numbers as the model wrote them, if they are equal: partial events turn them all into floats."""
     if isinstance(value, dict) and isinstance(written, dict):
         return {name: as_written(part, written.get(name)) for name, part in value.items()}
     if isinstance(value, list) and isinstance(written, list) and len(value) == len(written):
@@ -246,11 +247,11 @@ def as_written(value: Any, written: Any) -> Any:
 # -- one response ------------------------------------------------------------------------------------------------------
 
 MINTED_PREFIX = "adk-"
-"""How ids begin that google-adk, or Callstream for it, made up. They are not sent to the model."""
+"""The prefix of ids that google-adk, or Callstream in its place, made up. They are not sent to the model."""
 
 
 def minted_id() -> str:
-    """One that google-adk could have made up."""
+    """An id as google-adk would make it up."""
     return f"{MINTED_PREFIX}{uuid.uuid4()}"
 
 
@@ -258,7 +259,7 @@ _MALFORMED = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_
 
 
 class _Waiting(msgspec.Struct):
-    """Args of a partial response that cannot be shown before it is known which call they are of."""
+    """Args of a partial response that cannot be shown before it is known which call they belong to."""
 
     call_id: str
     name: str | None
@@ -268,8 +269,8 @@ class _Waiting(msgspec.Struct):
 class PartialReader:
     """Reads the responses of one call of a model. ``tools`` are the request's tools, JSON Schemas by name.
 
-    It gives every chunk of a call the id of its call, where the model gave it none or another one each time, so that
-    what google-adk makes of them agrees.
+    If the model gave the chunks of a call no id, or a different one each time, the reader gives all of them the same one, so
+    that google-adk's events agree with it.
     """
 
     def __init__(self, new_id: Callable[[], str], tools: Mapping[str, dict[str, Any]]) -> None:
@@ -324,11 +325,11 @@ class PartialReader:
             self._transcript.discard_call(known.call, "malformed", str(error))
 
     def _find_continued(self, chunk: types.FunctionCall) -> _PartialCall | _Waiting | None:
-        """The call that a chunk belongs to, None if it begins one.
+        """The call that a chunk belongs to; None if it begins one.
 
-        With an id the id tells. Without one, a chunk that has a name continues the last call of that name, because
-        models that name a chunk name every one; one without a name continues the last call. Values by path end when they
-        say so, and arguments that grow come once in a response.
+        If the chunk has an id, the id decides. If not, a chunk with a name continues the last call of that name, because
+        models that name one chunk name them all; one without a name continues the last call. Values by path end when they
+        say so, and arguments that grow come once in each response.
         """
         named = self._named(chunk)
         if named is not None or (chunk.id and (chunk.name or provider_id_of(chunk.id))):
@@ -383,10 +384,10 @@ class PartialReader:
             if not known.call.final:
                 if signature:
                     self._transcript.sign_call(known.call, signature)
-                # As on the wires: what the response went on after was not cut off.
+                # As on the wires: a call after which the response continued was not cut off.
                 trouble = _trouble(response) if is_last else None
                 self._decide_call(known, chunk, response, finish if is_normal else trouble)
-        # LiteLLM has two whole responses, of which the second has the calls; google-adk loses a call that began nameless.
+        # LiteLLM sends two whole responses, the second with the calls; google-adk loses a call that began without a name.
         for known in [known for known in self._calls if chunks or not is_normal or known.began_nameless]:
             if not known.call.final:
                 self._discard(known, response, "the whole response does not have this call")
@@ -403,7 +404,7 @@ class PartialReader:
             known.add(chunk, self._transcript)
             self._discard(known, response, "the whole response has a call that was to continue")
         elif chunk.partial_args is not None and chunk.args is None:
-            # Interactions: google-adk makes the pieces into arguments when the step stops.
+            # Interactions: google-adk turns the pieces into arguments when the step stops.
             self._discard(known, response, "the whole response has a call that has not ended")
         elif finish not in (None, "STOP"):
             self._discard(known, response, f"the response finished with {finish}")
@@ -429,10 +430,10 @@ class PartialReader:
         self._transcript.discard_call(known.call, reason, detail)
 
     def _find_completed(self, chunk: types.FunctionCall, *, may_be_anothers: bool) -> _PartialCall | None:
-        """The call of the preview that a whole call completes: by its id, else the first that can become it.
+        """The call of the preview that a whole call completes: the one with its id, else the first that can become it.
 
-        ``may_be_anothers``: there are more whole calls than the preview has, so one that cannot become this call belongs to
-        another. Else the model took back what it had shown.
+        ``may_be_anothers``: there are more whole calls than the preview has, so a preview that cannot become this call
+        belongs to another. Else the model took back what it had shown.
         """
         named = self._named(chunk)
         if named is not None or (chunk.id and provider_id_of(chunk.id)):
@@ -447,7 +448,7 @@ class PartialReader:
         return next((known for known in candidates if known.can_become(args)), first)
 
     def _waiting_id(self, chunk: types.FunctionCall) -> str | None:
-        """The id that a whole call had in the preview, where it waited for this response."""
+        """The id that a whole call had in the preview, if it waited for this response."""
         waiting = self._find_waiting(chunk)
         if waiting is None:
             return None
@@ -455,7 +456,7 @@ class PartialReader:
         return waiting.call_id
 
     def _decide_text(self, parts: Sequence[types.Part]) -> None:
-        """Text that the preview did not have, in the order of the parts. What it had stays as it was shown."""
+        """Appends text that the preview did not have, in the order of the parts. Text that it had stays as it was shown."""
         had: dict[bool, int] = {}
         for is_thought, shown in self._shown.items():
             whole = "".join(part.text for part in parts if part.text and bool(part.thought) is is_thought)
@@ -468,7 +469,7 @@ class PartialReader:
 
 
 def provider_id_of(function_call_id: str) -> str | None:
-    """google-adk's id of a call, if that is the model's own."""
+    """google-adk's id of a call, if it is the model's own; else None."""
     return None if function_call_id.startswith(MINTED_PREFIX) else function_call_id
 
 
@@ -485,7 +486,7 @@ def end_response(transcript: Transcript, response: LlmResponse) -> None:
 
 
 def _trouble(response: LlmResponse) -> str | None:
-    """What went wrong in a response, None if it finished normally."""
+    """The error code or unusual finish reason of a response; None if it finished normally."""
     if response.error_code:
         code = response.error_code
         return str(code.value if isinstance(code, Enum) else code)
@@ -494,5 +495,5 @@ def _trouble(response: LlmResponse) -> str | None:
 
 
 def signature_of(part: types.Part) -> str | None:
-    """A part's thought signature as the journal and the wire write it."""
+    """A part's thought signature as it is written in the journal and on the wire."""
     return base64.b64encode(part.thought_signature).decode() if part.thought_signature else None

@@ -1,7 +1,7 @@
-"""The google-adk plugin: every invocation a run, every model call read, every tool behind the barrier.
+"""The google-adk plugin: every invocation becomes a run, every model call is read, and every tool is behind the barrier.
 
-Register it first: a plugin that returns a value hides the ones after it. It uses plugin callbacks alone, and returns a
-value only where it refuses a call, ends an invocation that has nothing to do, or takes an answer out that came before.
+Register it first: a plugin that returns a value hides the ones after it. This one uses only plugin callbacks, and returns a
+value only if it refuses a call, ends an invocation that has nothing to do, or removes an answer that was given before.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ logger = logging.getLogger("callstream")
 
 
 class _Followed(msgspec.Struct, frozen=True, eq=False):
-    """An invocation that runs, with what follows it."""
+    """A running invocation, with everything that follows it."""
 
     invocation: Invocation
     execution: Execution
@@ -70,11 +70,11 @@ class CallstreamPlugin(BasePlugin):
     """``App(plugins=[CallstreamPlugin(cs)])``.
 
     ``on_truncated``: what happens when the model did not finish a call. ``"tell_model"`` answers the call with an error
-    that the model reads, and continues, three times in an invocation at most; ``"fail"`` ends the
-    invocation with an error event. The tool never runs.
+    that the model reads, and continues, at most three times in an invocation; ``"fail"`` ends the invocation with an error
+    event. The tool never runs.
 
-    ``repair_signatures`` adds thought signatures that Gemini needs and history lacks. ``closes_callstream``: closing
-    the runner closes the Callstream too; leave it out where several runners share one. ``stream_arguments``: whether
+    ``repair_signatures`` adds thought signatures that Gemini needs and the history lacks. ``closes_callstream``: closing
+    the runner closes the Callstream too; leave it out if several runners share one. ``stream_arguments``: whether
     providers that stream arguments only on request are asked to.
     """
 
@@ -100,7 +100,7 @@ class CallstreamPlugin(BasePlugin):
         self.stream_arguments = stream_arguments
         self._closes_callstream = closes_callstream
         self.trusts_mcp_hints = False
-        """Whether tools of MCP servers are what they say of themselves."""
+        """Whether the hints of MCP servers about their tools are trusted."""
         self._invocations: dict[str, _Followed] = {}
         self._incoming: dict[str, Incoming] = {}
         self._judges = Judges(self)
@@ -113,7 +113,7 @@ class CallstreamPlugin(BasePlugin):
         return None if known is None else known.invocation
 
     def _joins_text(self, context: InvocationContext) -> bool:
-        """Whether google-adk gets text by the passage. Not here: a program may read the Runner's partial events."""
+        """Whether google-adk gets text in whole passages. Not here: a program may read the Runner's partial events."""
         return False
 
     # -- the invocation --
@@ -135,7 +135,7 @@ class CallstreamPlugin(BasePlugin):
         joined = self._outer_run()
         given_up = await self._given_up(joined, invocation_context)
         run = joined or await open_run(self.callstream, invocation_context)
-        run.host_traces = True  # from now on, google-adk has spans for its agents and tools
+        run.host_traces = True  # from now on, google-adk makes the spans of its agents and tools
         within = current_agent_tool.get() if joined is not None else None
         invocation = Invocation(invocation_context, run, owns_run=joined is None, within=within)
         outputs = OutputKeys(invocation)
@@ -165,12 +165,12 @@ class CallstreamPlugin(BasePlugin):
         await incoming.record(run, context)
 
     def _outer_run(self) -> Run | None:
-        """The run that the program, or the tool whose agent it is, has opened around an invocation."""
+        """The run that the program, or the tool whose agent it runs, has opened around an invocation."""
         outer = current_run()
         return outer if outer is not None and outer.engine is self.callstream.engine else None
 
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> Event | None:
-        # Where agent and caller share a task, the caller's own requests are none of the agent's.
+        # If agent and caller share a task, the caller's own requests are not the agent's.
         current_model_call.set(None)
         known = self._invocations.get(invocation_context.invocation_id)
         if known is None:
@@ -208,13 +208,13 @@ class CallstreamPlugin(BasePlugin):
             await self._end(known, error)
 
     async def close(self) -> None:
-        """Waits for ends that are being written. It stops no run: that may be one of another Runner with this plugin."""
+        """Waits for ends that are being written. Stops no runs: they may be those of another Runner with this plugin."""
         await self._endings.wait()
         if self._closes_callstream:
             await self.callstream.aclose()
 
     def forget(self, run: Run) -> None:
-        """Forgets the invocations of a run that is over: google-adk calls nothing at the end of one that was cancelled."""
+        """Forgets the invocations of a run that is over: google-adk makes no callback at the end of a cancelled one."""
         for invocation in [each.invocation for each in self._invocations.values() if each.invocation.run is run]:
             self._leave(invocation)
 
@@ -249,8 +249,8 @@ class CallstreamPlugin(BasePlugin):
             invocation = known.invocation
             root = invocation.root_agent
             if invocation.owns_run and isinstance(root, LlmAgent) and root.name == agent.name and root.timeout is None:
-                # It runs in a task of its own, which is cancelled with the task that drives the invocation. That one may
-                # continue after it, as in asyncio.timeout(), and no callback says so.
+                # It runs in a task of its own, which is cancelled along with the task that drives the invocation. The latter
+                # may continue after that, as in asyncio.timeout(), and there is no callback for it.
                 self._endings.watch_task(invocation)
             known.outputs.agent_begins(agent, callback_context)
         return None
@@ -296,7 +296,7 @@ class CallstreamPlugin(BasePlugin):
         await check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         if live is not None and not live.is_asked(callback_context.agent_name):
-            # google-adk lets plugins see what a user says to a live model; the answer comes as events.
+            # google-adk shows plugins what a user says to a live model; the answer comes as events.
             live.tools[callback_context.agent_name] = functions
             watch_generators(llm_request.tools_dict)
             for content in llm_request.contents:
@@ -387,7 +387,7 @@ class CallstreamPlugin(BasePlugin):
             except RunOver:
                 pass
         if callback_context.is_aborted:
-            # What was stopped broke off; that is no error of the model.
+            # The run was stopped, so its request broke off; that is not an error of the model.
             return LlmResponse(error_code="ABORTED", error_message="the run was stopped", turn_complete=True)
         return None
 
@@ -406,11 +406,11 @@ class CallstreamPlugin(BasePlugin):
         if known is None:
             return None
         if known.execution.was_given_again(tool_context):
-            return result  # which other callbacks have seen before
+            return result  # other callbacks have seen it before
         try:
             await known.execution.record_return(tool, tool_context, result)
         except RunOver:
-            pass  # its end has said what became of the call, or another process goes on with it
+            pass  # the run's end has recorded the outcome of the call, or another process continues the run
         return None
 
     async def on_tool_error_callback(
@@ -423,17 +423,20 @@ class CallstreamPlugin(BasePlugin):
 
 
 class _Failed(Exception):
-    """What a run is ended with where google-adk itself ended without an exception."""
+    """The error with which a failed run is ended if google-adk itself ended without an exception."""
 
 
 # -- as ADKAgent uses it --
 
 
 class HostedPlugin(CallstreamPlugin):
-    """Finds a run there with the client's messages in it already, and asks no model while calls of its last turn wait."""
+    """The plugin inside an ``ADKAgent``, which has begun a run with the client's messages in it.
+
+    It asks no model while calls of the last turn await answers.
+    """
 
     def __init__(self, callstream: Callstream, given: CallstreamPlugin | None, options: AgentOptions) -> None:
-        """``given``: the one that the application has registered itself. Either may turn streaming off."""
+        """``given``: the plugin that the application has registered itself. It or ``options`` can turn streaming off."""
         like = given or CallstreamPlugin(callstream)
         super().__init__(
             callstream,
@@ -453,7 +456,7 @@ class HostedPlugin(CallstreamPlugin):
             self._warned_of.add((name, "joined text"))
             if joins:
                 logger.info(
-                    "agent %s: text of its model is shown from the wire; google-adk gets it by the passage", name
+                    "agent %s: text of its model is shown from the wire; google-adk gets it in whole passages", name
                 )
             else:
                 why = " and ".join(dict.fromkeys(seeing)) or "join_text"
@@ -463,7 +466,7 @@ class HostedPlugin(CallstreamPlugin):
     async def on_user_message_callback(
         self, *, invocation_context: InvocationContext, user_message: types.Content
     ) -> types.Content | None:
-        # Not by what the context has later: that may be the message with which a resumed invocation began at first.
+        # Not the message that the context has later: that may be the one with which a resumed invocation first began.
         self._incoming[invocation_context.invocation_id] = Incoming(user_message)
         return None
 
@@ -472,7 +475,7 @@ class HostedPlugin(CallstreamPlugin):
         return list(given.given_up) if given and agent and given.agent_name == agent.name else []
 
     async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
-        """The run has it already."""
+        """Nothing: the message is in the run already."""
 
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest

@@ -1,18 +1,18 @@
-"""What google-adk asks a model, made whole: answers that have not come, thought signatures, the model's own ids.
+"""google-adk's requests to models, completed: missing answers, thought signatures, the model's own ids.
 
-What is changed is the request; the stored session is not touched.
+Only the request is changed; the stored session is not touched.
 
-No model takes a request in which calls have no answer. So a turn that awaits some goes no further; and where a person has
-said something else meanwhile, the request says that the answers have not come yet. They may still come.
+No model accepts a request in which calls have no answers. So a turn that awaits answers goes no further; and if a person has
+said something else meanwhile, the request says that the answers have not arrived yet. They may still arrive.
 
 Gemini 3 wants thought signatures back with the first call of every step of the turn.
 
-A call that came without one, or lost it, is given the one that history has for it, else the journal's, else, in the
-current turn, the bytes by which the API lets such a call pass. That sentinel is never taken for a signature.
+A call that came without one, or lost it, gets the one that the history has for it, else the journal's, else, in the current
+turn, the bytes that the API accepts in place of a signature. That sentinel is never mistaken for a signature.
 
-Which models demand signatures can be read from most names: Gemini from 3 on, and the aliases that end in
-``latest``. Earlier ones demand none, and get back the real ones alone. Other names (tuned endpoints, gateways) say nothing:
-there, a model that has signed a call of the same agent demands signatures. A request to any other model is not touched.
+Most model names tell whether signatures are required: by Gemini 3 and later, and by the aliases that end in ``latest``.
+Earlier models require none, and only get real ones back. Other names (tuned endpoints, gateways) do not tell: there, a
+model that has signed a call of the same agent requires signatures. Requests to any other model are not touched.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from callstream.wire import gemini
 
 
 async def fill_in_answers(contents: list[types.Content], session: Session, directory: Directory | None) -> None:
-    """Puts a word in the place of every answer that has not come, and the last answer in the place of an earlier one.
+    """Replaces an outdated answer to a call by the last one, and fills in answers that are missing.
 
-    Or the answer, if the session has it: google-adk leaves out what came between a call and its answer, and that may be
-    the answer to a call of an earlier turn. Of such a call it shows what the tool returned when it asked to be confirmed.
-    Or what the journal has of a call that is over, if a crash kept that from the session.
+    A missing answer may be in the session: google-adk leaves out everything between a call and its answer, which may include
+    the answer to a call of an earlier turn; for such a call it shows what the tool returned when it asked for confirmation.
+    Or it may be in the journal, if a crash kept the outcome of the call from the session. Else a placeholder says that there
+    is no answer yet.
     """
     known = _Answers(session)
     for place in range(len(contents) - 1, -1, -1):
@@ -70,7 +71,7 @@ async def fill_in_answers(contents: list[types.Content], session: Session, direc
 
 
 async def _word_for(call_id: str | None, directory: Directory | None) -> dict[str, Any]:
-    """What the model is told of a call that has no answer in the session."""
+    """The answer that the model gets for a call that has none in the session."""
     call = None if directory is None or call_id is None else await directory.find_by_wire_id(call_id)
     if call is None or not (call.state in HAS_OUTCOME or call.state is CallState.DISCARDED):
         return {"status": "no answer yet"}
@@ -82,7 +83,7 @@ def _answer(call_id: str | None, name: str | None, response: dict[str, Any]) -> 
 
 
 class _Answers:
-    """What a session has as answers to its calls. Asked for the calls of a request, the last one first."""
+    """The answers that a session has to its calls. To be asked for the calls of a request, the last one first."""
 
     def __init__(self, session: Session) -> None:
         self._answered: list[tuple[types.FunctionCall, list[dict[str, Any]]]] = []
@@ -97,7 +98,7 @@ class _Answers:
     def take(self, call: types.FunctionCall, *, is_answered: bool) -> tuple[str | None, list[dict[str, Any]]]:
         """The id that the last call like this one has in the session, and its answers in the order in which they came.
 
-        Ids that google-adk minted are not in a request: there, name and arguments tell.
+        Ids that google-adk minted are not in a request: such calls are matched by name and arguments.
         """
         for place in range(len(self._answered) - 1, -1, -1):
             known, answers = self._answered[place]
@@ -109,7 +110,7 @@ class _Answers:
 
 
 def _take(parts: list[types.Part], call: types.FunctionCall) -> types.Part | None:
-    """Takes the answer to a call out of a list. Calls whose ids google-adk minted have none here: names tell."""
+    """Takes the answer to a call out of a list. Calls whose ids google-adk minted have none here, and match by name."""
     for part in parts:
         response = part.function_response
         if response is not None and response.id == call.id and response.name == call.name:
@@ -119,7 +120,7 @@ def _take(parts: list[types.Part], call: types.FunctionCall) -> types.Part | Non
 
 
 def lacks_answers(contents: list[types.Content]) -> bool:
-    """Whether some of the model's last calls lack their answers, and no message came since."""
+    """Whether some of the model's last calls lack answers, and no message has come since."""
     answers = 0
     for content in reversed(contents):
         parts = content.parts or []
@@ -138,7 +139,7 @@ _RENAMED = re.compile(r".+~\d+")
 
 
 async def restore_wire_ids(request: LlmRequest, directory: Directory) -> None:
-    """Gives calls and results in a request the ids that the model gave them, where google-adk knows them under others."""
+    """Restores the model's ids of calls and results in a request, where google-adk uses other ids for them."""
     for index, content in enumerate(request.contents):
         parts = list(content.parts or ())
         for place, part in enumerate(parts):
@@ -168,7 +169,7 @@ _TUNED = re.compile(r"(?:^|/)(?:endpoints|tunedModels)/")
 
 
 async def repair_thought_signatures(callback_context: CallbackContext, llm_request: LlmRequest) -> None:
-    """A ``before_model_callback`` for an agent without the plugin, or with it: then the journal is asked too."""
+    """A ``before_model_callback`` for an agent without the plugin, or with it: then the journal is searched, too."""
     model_call = current_model_call.get()
     run = model_call.run if model_call is not None else None
     await repair(llm_request, callback_context.session, run, author=callback_context.agent_name)
@@ -182,15 +183,15 @@ async def repair(
     author: str | None = None,
     has_signed: bool = False,
 ) -> None:
-    """Signs the calls in a request that need it and are not signed. ``run``: whose journal is asked for them too.
+    """Adds missing signatures to the calls in a request that need one. ``run``: its journal is searched for them, too.
 
-    ``author`` is the agent that asks, ``has_signed`` whether its model has signed a call of this run.
+    ``author`` is the agent that makes the request, ``has_signed`` whether its model has signed a call of this run.
     """
     if request.previous_interaction_id is not None:
-        return  # the server has the history, and google-adk would send it a signed call once more
+        return  # the server has the history, and google-adk would send it a signed call again
     model = request.model or ""
     demands = _demands(model)
-    # A journal is asked for all calls of the thread: not before every request to a model that knows no signatures.
+    # Reading the journal means reading all calls of the thread: not before every request to a model without signatures.
     may_sign = demands is not None or has_signed or _TUNED.search(model) is not None
     if not may_sign and not _has_signed(session, author):
         return
@@ -218,9 +219,9 @@ async def repair(
 
 
 class _Known:
-    """The signatures of a session's calls, by id, and of those whose ids google-adk took away by what they say.
+    """The signatures of a session's calls, by id; calls whose ids google-adk removed are matched by name and arguments.
 
-    ``has_signed``: whether a call of the given author, or of the thread in the journal, has a real one.
+    ``has_signed``: whether a call of the given author, or of the thread in the journal, has a real signature.
     """
 
     def __init__(self, session: Session, author: str | None) -> None:
@@ -235,7 +236,7 @@ class _Known:
                     self._by_id.setdefault(call.id, part.thought_signature)
 
     async def read_journal(self, run: Run) -> None:
-        """Of the run's thread, which may have another name than the session."""
+        """Adds those of the run's thread, whose id may differ from the session's."""
         for kept in await run.engine.journal.calls(thread_id=run.thread_id, principal=run.principal):
             if kept.signature is not None and (signature := base64.b64decode(kept.signature)) != SENTINEL:
                 self._by_id.setdefault(kept.wire_id, signature)
@@ -244,7 +245,7 @@ class _Known:
     def signature_of(self, call: types.FunctionCall) -> bytes | None:
         if call.id:
             return self._by_id.get(call.id)
-        # Ids that google-adk made up are not in the request: calls that say the same are taken in order.
+        # Ids that google-adk made up are not in the request: calls with the same content are matched in order.
         for number, (call_id, stored) in enumerate(self._ids):
             if stored.name == call.name and (stored.args or {}) == (call.args or {}):
                 del self._ids[number]
@@ -261,7 +262,7 @@ def _is_signed(part: types.Part) -> bool:
 
 
 def _demands(model: str) -> bool | None:
-    """Whether a model demands signatures, None if its name does not tell."""
+    """Whether a model requires signatures; None if its name does not tell."""
     found = _GENERATION.search(model)
     if found is not None:
         return int(found[1]) >= 3

@@ -1,18 +1,18 @@
 """google-adk's services, safe from cancellation: sessions, artifacts, memory, credentials.
 
-A run is cancelled at whatever it awaits, by a stop, a disconnect, a limit or the end of its host. Inside a service that
-would lose an open cursor, a lock or the half of what it writes, and a SQLite file would stay locked for everybody. So each
-call of a service runs in a task of its own, and a cancellation takes effect between two calls.
+A run is cancelled at whatever it awaits, by a stop, a disconnect, a limit or the end of its host. Inside a service, that
+would leak an open cursor or a lock or write only half of the data, and a SQLite file would stay locked for every process.
+So each call of a service runs in a task of its own, and a cancellation takes effect between two calls.
 
-A SQLite file has one writer at a time, and connections that find it busy wait in no order until some of them give up: with
-hundreds of runs that begin together, some would fail. So what this process writes into its sessions there takes turns.
+A SQLite file has one writer at a time, and connections that find it busy wait in no particular order until some of them give
+up: with hundreds of runs that begin together, some would fail. So this process's writes to its sessions there take turns.
 
-A run that goes on in another process is that one's. What google-adk says of it here, such as that it was aborted, is not
-stored: the session would have it beside what happens there.
+A run that continues in another process belongs to that process. Events of google-adk about it here, such as that it was
+aborted, are not stored: the session would have them mixed with what happens there.
 
-Its session has what the run had written to it before its process died. The run works again from its beginning, so it is
-given the session as it was then (``ResumedSessions``); what it appends again is in the store already and is not stored
-twice, and what is new is stored.
+The session has what the run wrote before its process died. The continued run starts again from its beginning, so it gets
+the session as it was then (``ResumedSessions``). Events that it appends again are in the store already and are not stored
+twice; new ones are stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ logger = logging.getLogger("callstream")
 _T = TypeVar("_T")
 
 _CALL_SECONDS: Final = 10.0
-"""How long a cancellation waits for the call that it found. Then the call continues by itself."""
+"""How long a cancellation waits for the call under way. After that, the call continues by itself."""
 _NEVER_WAITS: Final = (
     InMemorySessionService,
     InMemoryArtifactService,
@@ -58,14 +58,14 @@ _NEVER_WAITS: Final = (
 _WRITES: Final = frozenset({"create_session", "append_event", "delete_session"})
 
 _left: set[asyncio.Task[Any]] = set()
-"""Calls that took too long to wait for. The event loop alone would not keep them."""
+"""Calls that took too long to wait for. The event loop alone would not keep references to them."""
 
 
 def shielded(service: _T) -> _T:
     """The service for a Runner whose runs may be cancelled: no call of it is cancelled before it has returned.
 
-    What it returns has the attributes of the service and passes for an instance of its class. ``ADKAgent`` uses its
-    services this way; a program with a Runner of its own writes ``Runner(session_service=shielded(service), ...)``.
+    The result has the attributes of the service and passes for an instance of its class. ``ADKAgent`` uses its services
+    this way; a program with its own Runner writes ``Runner(session_service=shielded(service), ...)``.
     """
     if service is None or type(service) is _Shielded or type(service) in _NEVER_WAITS:
         return service
@@ -105,7 +105,7 @@ class _Shielded:
 
 
 _Turns: TypeAlias = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
-"""Of the writes of each event loop."""
+"""A lock for the writes of each event loop."""
 
 
 def _in_turn(write: Any, turns: _Turns) -> Any:
@@ -139,7 +139,7 @@ def _finishing(method: Any) -> Any:
 
 
 async def _finish(work: Coroutine[Any, Any, _T]) -> _T:
-    """Awaits the work in a task of its own. If this task is cancelled, that takes effect when the work is done."""
+    """Awaits the work in a task of its own. If the current task is cancelled, that takes effect when the work is done."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -155,18 +155,18 @@ async def _finish(work: Coroutine[Any, Any, _T]) -> _T:
     task.add_done_callback(_retrieve)
     if not task.done():
         _left.add(task)
-        logger.warning("a call of a service of google-adk takes longer than %g s; leaving it to itself", _CALL_SECONDS)
+        logger.warning("a call of a google-adk service takes longer than %g s; not waiting for it", _CALL_SECONDS)
     raise cancelled
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Marks what it raised as seen: the task that would have seen it was cancelled."""
+    """Marks its exception as retrieved: the task that would have retrieved it was cancelled."""
     _left.discard(task)
     if not task.cancelled():
         task.exception()
 
 
-# -- the session of a run that goes on in another process --
+# -- the session of a run that continues in another process --
 
 
 class KeptSession(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ def keep_session(session: Session) -> SessionKept:
 
 
 class ResumedSessions(BaseSessionService):
-    """The session of one run that goes on, as that run knows it; all others as they are."""
+    """The session of one continued run, as that run knows it; all other sessions as they are."""
 
     def __init__(self, inner: BaseSessionService, before: KeptSession | None) -> None:
         self._inner = inner
@@ -195,9 +195,9 @@ class ResumedSessions(BaseSessionService):
         self._stored: Session | None = None
         self._known: Session | None = None
         self._again: list[Event] = []
-        """What the run had appended before, and has not yet appended again."""
+        """Events that the run appended before, and has not yet appended again."""
         self._invocations: dict[str, str] = {}
-        """The ids of earlier attempts by those of this one: google-adk continues a turn by its id."""
+        """The invocation ids of earlier attempts, by those of this one: google-adk continues a turn by its id."""
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
@@ -244,11 +244,11 @@ class ResumedSessions(BaseSessionService):
         return appended
 
     async def _read_late(self, stored: Session) -> Session | None:
-        """The session, if the former owner has stored something since: it was stopped, and has come back in the middle of a
-        write.
+        """The session, if the former owner of the run has stored something since: it was paused, and resumed in the middle
+        of a write.
 
-        That was done before, too. Services refuse what is appended to a session that has changed, each with an error of its
-        own.
+        Such an event, too, counts as appended before. Services refuse to append to a session that has changed, each with
+        its own error.
         """
         found = await self._inner.get_session(app_name=stored.app_name, user_id=stored.user_id, session_id=stored.id)
         known = {event.id for event in stored.events}
@@ -277,7 +277,7 @@ class ResumedSessions(BaseSessionService):
                 app_name=app_name, user_id=user_id, state=state, session_id=session_id
             )
         except Exception:
-            # The former owner may have made it meanwhile.
+            # The former owner may have created it meanwhile.
             found = session_id and await self.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
             if not found:
                 raise
@@ -294,8 +294,8 @@ class ResumedSessions(BaseSessionService):
 
 
 def _key(event: Event) -> str:
-    """What an event says; of one that says nothing, what it changes."""
+    """The content of an event, by which it is recognised; if it has none, the state that it changes."""
     if event.content is not None and event.content.parts:
-        # A store of JSON may give keys back in another order.
+        # A store of JSON may return keys in another order.
         return json.dumps(event.content.model_dump(mode="json", exclude_none=True), sort_keys=True)
     return json.dumps(sorted(event.actions.state_delta))

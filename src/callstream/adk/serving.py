@@ -1,8 +1,8 @@
-"""What a server needs of an application of google-adk: an ``ADKAgent`` of it, and sessions by URL.
+"""What a server needs of a google-adk application: an ``ADKAgent`` made from it, and sessions by URL.
 
 A call that awaits an answer needs its session: the journal alone cannot resume it. So sessions are kept where the journal
-is: for a SQLite file in another file beside it, for PostgreSQL in the same database, in a schema of their own, and in
-memory for a journal in memory.
+is: for a SQLite file in another file beside it, for PostgreSQL in a schema of their own in the same database, and for a
+journal in memory in memory.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CONNECTIONS = 5
 
 
 def is_adk(target: object) -> bool:
-    """Whether it is something of google-adk's that ``adk_agent`` takes."""
+    """Whether it is a google-adk object that ``adk_agent`` accepts."""
     return isinstance(target, ADKAgent | App | BaseNode)
 
 
 def own_callstream(target: object) -> Callstream | None:
-    """The Callstream that an application brings itself, in an ``ADKAgent`` or in its plugins."""
+    """The application's own Callstream, in an ``ADKAgent`` or in its plugins; None if it has none."""
     if isinstance(target, ADKAgent):
         return None if target.owns_callstream else target.callstream
     plugins = target.plugins if isinstance(target, App) else []
@@ -45,19 +45,19 @@ def own_callstream(target: object) -> Callstream | None:
 
 
 def takes_options(target: object) -> bool:
-    """Whether ``adk_agent`` makes an agent of it, with the options that it is given."""
+    """Whether ``adk_agent`` makes an agent from it, so that options apply."""
     return isinstance(target, App | BaseNode)
 
 
 def has_sessions(target: object) -> bool:
-    """Whether an application says itself where its sessions are."""
+    """Whether an application brings its own session service."""
     return isinstance(target, ADKAgent) and not target.owns_sessions
 
 
 def adk_agent(target: object, callstream: Callstream | None, **options: Any) -> ADKAgent:
-    """An ``ADKAgent`` of an App, an agent or a workflow, unchanged itself; ``options`` are those of ``ADKAgent``.
+    """An ``ADKAgent`` for an App, an agent or a workflow, which is not changed; ``options`` are those of ``ADKAgent``.
 
-    An ``ADKAgent`` is returned as it is, but for a journal and sessions of its own in memory: it takes the given ones.
+    An ``ADKAgent`` is returned as it is, except that given ones replace a journal and sessions that it made in memory.
     """
     if isinstance(target, ADKAgent):
         journal = callstream.journal if callstream is not None and target.owns_callstream else None
@@ -73,7 +73,7 @@ def adk_agent(target: object, callstream: Callstream | None, **options: Any) -> 
 
 
 def model_paths(target: object) -> list[ModelOnPath]:
-    """Where the models of an application are read, agent by agent. Nothing is asked of any model."""
+    """Where the models of an application are read, agent by agent. No model is called."""
     return paths_in(target.root_agent if isinstance(target, ADKAgent | App) else target)
 
 
@@ -93,8 +93,8 @@ def sessions_beside(journal_url: str) -> str:
 def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSessionService:
     """The session service for a URL: ``memory:``, ``sqlite:///file.db``, ``postgresql://…``, or any that SQLAlchemy knows.
 
-    A journal's URL will do for PostgreSQL. ``prepare_sessions`` is to be awaited once before the first use.
-    ``retry_seconds``: how long an unavailable database is waited for.
+    For PostgreSQL, a journal's URL will do. ``prepare_sessions`` has to be awaited once before the first use.
+    ``retry_seconds``: how long to wait for an unavailable database.
     """
     match url.partition(":")[0]:
         case "memory":
@@ -114,18 +114,18 @@ def open_sessions(url: str, *, retry_seconds: float = RETRY_SECONDS) -> BaseSess
 def _sqlite(url: str) -> BaseSessionService:
     try:
         return SqliteSessionService(_file(url))
-    except RuntimeError as error:  # of a file that is no database, or that an older google-adk has written
+    except RuntimeError as error:  # for a file that is not a database, or that an older google-adk has written
         raise UsageError(f"these sessions cannot be opened: {error}") from None
 
 
 def _file(url: str) -> str:
-    """As a journal's URL is read: google-adk itself reads ``~``, ``%`` and ``#`` in another way."""
+    """The path, read as in a journal's URL: google-adk itself treats ``~``, ``%`` and ``#`` differently."""
     path, _ = sqlite_path(url.partition("?")[0])
     return path
 
 
 def _postgres(link: Link, retry_seconds: float) -> BaseSessionService:
-    """Connects as the journal does, with the options of its URL, and stays in a schema of its own."""
+    """Sessions that connect as the journal does, with the options of its URL, and stay in a schema of their own."""
     from callstream.journal.postgres import PASSING
 
     async def connect() -> Any:
@@ -151,14 +151,14 @@ def _database(url: str, retry_seconds: float, **options: Any) -> BaseSessionServ
         return DatabaseSessions(url, retry_seconds=retry_seconds, **options)
     except ImportError as error:
         raise MissingExtra("sessions in a database need SQLAlchemy", "sessions", error) from error
-    except ValueError as error:  # google-adk's text has no password in it
+    except ValueError as error:  # google-adk's text does not contain the password
         raise UsageError(f"these sessions cannot be opened: {error}") from None
 
 
 async def prepare_sessions(service: BaseSessionService, url: str) -> None:
-    """Asks it something, so that what is wrong with its place is known before the first run.
+    """Makes a query, so that errors in the URL or the database show before the first run.
 
-    In PostgreSQL that makes schema and tables, one process at a time: google-adk itself fails if two make them at once.
+    In PostgreSQL, creates schema and tables, one process at a time: google-adk itself fails if two create them at once.
     """
     if url.partition(":")[0] in ("postgresql", "postgres"):
         link = _link(url, RETRY_SECONDS)
@@ -172,7 +172,7 @@ async def prepare_sessions(service: BaseSessionService, url: str) -> None:
             await link.close_quietly(connection)
     else:
         if url.partition(":")[0] == "sqlite":
-            # google-adk's connection has a thread, which outlives its failure and then finds the event loop closed.
+            # google-adk's connection has a thread, which outlives a failure to connect and then finds the loop closed.
             check_opens(_file(url))
         await service.list_sessions(app_name="callstream", user_id="")
 

@@ -1,4 +1,4 @@
-"""The options of ``ADKAgent``: ``AgentOptions`` is the one list. A default other than None stands beside its type."""
+"""The options of ``ADKAgent``: ``AgentOptions`` is the only list of them. A default other than None is next to its type."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class AgentOptions(TypedDict, total=False):
     callstream: Callstream | None
     """The ``Callstream`` whose journal and hooks the agent uses; without it, one in memory that the agent closes."""
     user_id: str | None
-    """Whose sessions they are; without it and ``user_id_extractor``, ``thread_user_<thread id>``."""
+    """The owner of all sessions; without it and ``user_id_extractor``, ``thread_user_<thread id>``."""
     user_id_extractor: Callable[[RunAgentInput], str] | None
     app_name_extractor: Callable[[RunAgentInput], str] | None
-    """The app's name for a request, where no ``app_name`` was given."""
+    """Returns the app's name for a request; used if no ``app_name`` was given."""
     session_service: BaseSessionService | None
     """Where google-adk keeps sessions; in memory without one."""
     artifact_service: BaseArtifactService | None
     memory_service: BaseMemoryService | None
-    """What remembers sessions; see ``save_session_to_memory_on_cleanup``."""
+    """The long-term memory; see ``save_session_to_memory_on_cleanup``."""
     credential_service: BaseCredentialService | None
     use_in_memory_services: Annotated[bool, True]
-    """Whether services that were not given are made, in memory."""
+    """Whether in-memory services are made for those that were not given."""
     run_config_factory: Callable[[RunAgentInput], RunConfig] | None
     """The RunConfig of a request; without it, one with streaming mode SSE."""
     plugin_close_timeout: Annotated[float, 5.0]
@@ -42,17 +42,17 @@ class AgentOptions(TypedDict, total=False):
     execution_timeout_seconds: Annotated[float | None, 600]
     """Seconds that a run may take; 600 by default, None for no limit."""
     max_concurrent_executions: Annotated[int, 10]
-    """Runs at once, those that wait for their thread included; 10 by default, 0 for none. One more is RUN_ERROR."""
+    """Concurrent runs, including those that wait for their thread; 10 by default, 0 for none. Any more get RUN_ERROR."""
     predict_state: PredictStateMapping | Iterable[PredictStateMapping] | None
     """State that clients show while a tool's argument is written."""
     emit_messages_snapshot: Annotated[bool, False]
     """Whether a run ends with a MESSAGES_SNAPSHOT; off by default."""
     emit_state_snapshot: Annotated[bool, False]
-    """Whether every run ends with a STATE_SNAPSHOT, if there is any; off by default: then it does where deltas have not said
-    all."""
+    """Whether every run ends with a STATE_SNAPSHOT, if there is any state. Off by default: then only runs do whose deltas
+    have not sent all of it."""
     answer_again: Annotated[bool, True]
-    """Whether a run that brings nothing but a user's message that was answered asks for another answer; on by default. A
-    message that was not, because its run failed or was stopped, is always asked again."""
+    """Whether a run that brings only a user's message that was answered before asks for another answer; on by default. A
+    message that was not answered, because its run failed or was stopped, is always sent to the model again."""
     emit_interrupt_outcome: Annotated[bool, False]
     """Whether calls of the server's tools that await an answer end the run as interrupts; off by default."""
     streaming_function_call_arguments: Annotated[bool, True]
@@ -60,39 +60,40 @@ class AgentOptions(TypedDict, total=False):
     stream_arguments: Annotated[bool, True]
     """Whether providers that stream arguments only on request are asked to; on by default."""
     continues: Annotated[bool, False]
-    """Whether runs that are not a server's are kept, too, so that ``callstream work`` goes on with them; off by default."""
+    """Whether runs outside a server are also kept, so that ``callstream work`` can continue them; off by default."""
     trust_mcp_hints: Annotated[bool, False]
-    """Whether tools of MCP servers that call themselves read-only or idempotent run again if their process died while they
-    ran; off by default, since that is the word of the server."""
+    """Whether tools of MCP servers that are declared read-only or idempotent run again if their process died while they
+    ran; off by default, since only the server vouches for that."""
     join_text: bool | None
-    """Whether google-adk gets the text of models by the passage, and clients get it from the wire as ever: a fraction of the
-    cost. By default wherever no callback, plugin, planner or agent of the application sees text while it is written."""
+    """Whether google-adk gets the text of models in whole passages, while clients still get it live from the wire, which
+    costs a fraction. By default, this is on wherever no callback, plugin, planner or agent of the application sees text
+    while it is written."""
     use_thread_id_as_session_id: bool | None
     """Whether a new session has the thread's id; by default unless the session service refuses it."""
     allow_scoped_state_keys: Annotated[bool, False]
     """Whether clients may set ``app:`` and ``user:`` keys of the state; off by default."""
     seed_first_run_history: Annotated[bool, True]
-    """Whether messages that the first request of a thread brings get into its session; on by default."""
+    """Whether earlier messages in the first request of a thread are added to its session; on by default."""
     capabilities: dict[str, Any] | None
     """What ``GET {path}/capabilities`` answers."""
     show_errors: Annotated[bool, False]
-    """Whether clients may read why a run or a tool failed, which may tell of internals; off by default."""
+    """Whether clients may read why a run or a tool failed, which may reveal internals; off by default."""
     show_structured_output: Annotated[bool, True]
     """Whether clients see the text of agents with an ``output_schema``, which is JSON; on by default."""
     show_nested_agents: Annotated[bool, True]
-    """Whether clients see what agents say and call that are tools (``AgentTool``), under the tool's call; on by default."""
+    """Whether clients see text and calls of agents that are tools (``AgentTool``), under the tool's call; on by default."""
     session_timeout_seconds: Annotated[float | None, 1200]
     """Seconds without a run after which a thread that is kept in memory is forgotten; 1200 by default, None for never.
 
-    0: as soon as a run of another thread begins. It holds for the journal and the sessions that the agent makes itself;
-    those that it is given are not touched.
+    0: as soon as a run of another thread begins. This applies to a journal and sessions that the agent makes itself; those
+    that it is given are not touched.
     """
     delete_session_on_cleanup: Annotated[bool, True]
     """Whether a thread that is forgotten loses its session too; on by default."""
     save_session_to_memory_on_cleanup: Annotated[bool, True]
-    """Whether a ``memory_service`` that was given gets a thread's session after ``session_timeout_seconds``; on by default.
+    """Whether a given ``memory_service`` gets a thread's session after ``session_timeout_seconds``; on by default.
 
-    Whichever service keeps the session. It happens when the next run of any thread begins.
+    This does not depend on which service keeps the session. It happens when the next run of any thread begins.
     """
 
 
@@ -114,7 +115,7 @@ def complete(options: AgentOptions) -> AgentOptions:
         raise UsageError("use_in_memory_services=False needs a session_service")
     timeout = settings["session_timeout_seconds"]
     if timeout is not None and timeout < 0:
-        raise UsageError(f"session_timeout_seconds must not be negative, or None to keep threads, got {timeout}")
+        raise UsageError(f"session_timeout_seconds must not be negative (or None to keep threads), got {timeout}")
     if settings["max_concurrent_executions"] < 0:
         raise UsageError(f"max_concurrent_executions must not be negative, got {settings['max_concurrent_executions']}")
     return settings

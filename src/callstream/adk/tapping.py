@@ -1,11 +1,11 @@
 """Models with the tap in them, one by one or in a copy of a whole tree of agents. The originals stay as they are.
 
-``tapped`` copies a model and gives the copy a client whose transport is the tap. What decides about credentials and
-address is what the model's own class would use. A model whose class takes no client, or whose client cannot be copied
-with another transport, is returned as it is: the plugin then reads its partial events.
+``tapped`` copies a model and gives the copy a client whose transport is the tap. Credentials and address are those that
+the model's own class would use. A model whose class accepts no client, or whose client cannot be copied with another
+transport, is returned as it is: the plugin then reads its partial events.
 
-In a tree, sub-agents, the nodes of workflows and the agents of AgentTools are copied too. What a node keeps to itself (the
-node of a parallel worker, the agents that a function calls) is taken as it is: their models are read from their partial
+In a tree, sub-agents, the nodes of workflows and the agents of AgentTools are copied too. Agents that a node hides (the
+node of a parallel worker, the agents that a function calls) are not copied: their models are read from their partial
 events, unless the application tapped them.
 """
 
@@ -48,14 +48,14 @@ from callstream.tap import TapSettings, has_tap
 logger = logging.getLogger("callstream")
 
 # -- google-adk's LiteLlm with the tap in it: litellm takes a client with each request ---------------------------------
-# For providers of OpenAI's SDK that is a client of this SDK, with the key and the address that litellm itself would use.
-# Everything else, and whatever may send a request elsewhere (fallbacks, aliases, lists of models, a session of the
-# application's own), is left to litellm: such a model is read from its partial events. So is one that litellm asks through
-# OpenAI's Responses though it was to be a chat completion, because it hands no client on to there.
+# For providers that use OpenAI's SDK, that is a client of this SDK, with the key and the address that litellm itself would
+# use. Everything else, and whatever may send a request elsewhere (fallbacks, aliases, lists of models, the application's own
+# session), is left to litellm: such a model is read from its partial events. So is one for which litellm turns a chat
+# completion into a request to OpenAI's Responses, because it does not pass the client on there.
 
 
 _PROVIDERS: Final = frozenset({"openai", "custom_openai", "litellm_proxy"})
-"""Those of litellm's that are asked with OpenAI's SDK, by the rules that ``route_of`` follows."""
+"""litellm's providers that it calls with OpenAI's SDK, by the rules that ``route_of`` follows."""
 
 _ELSEWHERE: Final = (
     "client",
@@ -73,10 +73,10 @@ _ELSEWHERE: Final = (
 """Parameters of a request that name another client or another place."""
 
 _ELSEWHERE_FOR_ALL: Final = ("aclient_session", "model_fallbacks", "secret_manager_client", "network_mock")
-"""The same of litellm's settings."""
+"""Settings of litellm that do the same."""
 
 _TLS: Final = ("SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE", "SSL_CERTIFICATE")
-"""What litellm reads from the environment for its own connections."""
+"""Environment variables that litellm reads for its own connections."""
 
 
 class _LiteLlmRoute(NamedTuple):
@@ -87,7 +87,7 @@ class _LiteLlmRoute(NamedTuple):
 
 
 class _TappedClient:
-    """The client of a LiteLlm, around its own: litellm does what it always does, over connections with the tap in them."""
+    """The client of a LiteLlm, around the original: litellm works as always, but over connections with the tap in them."""
 
     def __init__(self, inner: Any, callstream: Callstream) -> None:
         self._inner = inner
@@ -120,7 +120,7 @@ class _TappedClient:
 
 
 def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRoute | None:
-    """Where a request goes, None where that is not known for sure or not for OpenAI's SDK."""
+    """Where a request goes; None if that is not certain, or if it does not go through OpenAI's SDK."""
     if any(given.get(name) is not None for name in _ELSEWHERE):
         return None
     if any(getattr(litellm, name, None) for name in _ELSEWHERE_FOR_ALL):
@@ -137,7 +137,7 @@ def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRout
             api_base=given.get("base_url") or given.get("api_base"),
             api_key=given.get("api_key"),
         )
-    except Exception:  # noqa: BLE001  # a name that litellm does not know: it says so itself
+    except Exception:  # noqa: BLE001  # a name that litellm does not know: litellm reports it itself
         return None
     key = key or given.get("api_key") or litellm.api_key or litellm.openai_key or environment("OPENAI_API_KEY")
     base_url = base_url or litellm.api_base or environment("OPENAI_BASE_URL") or environment("OPENAI_API_BASE")
@@ -147,19 +147,19 @@ def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRout
 
 
 def is_watched(model: Any) -> bool:
-    """Whether the application has litellm tell it of each piece of an answer that this model reads."""
+    """Whether the application has litellm callbacks that get each piece of an answer that this model reads."""
     litellm = sys.modules.get("litellm") if is_litellm(model) else None
     return any(getattr(litellm, name, None) for name in ("callbacks", "success_callback"))
 
 
 def why_not_tapped(agent: Any) -> str | None:
-    """Why an agent's LiteLlm is read from its partial events though there is a tap, in words; None if there is none."""
+    """Why an agent's LiteLlm is read from its partial events although there is a tap, in words; None if there is none."""
     model = getattr(agent, "canonical_model", None)
     session = getattr(sys.modules.get("litellm"), "aclient_session", None)
     if not is_litellm(model):
         return None
     if isinstance(getattr(model, "llm_client", None), _TappedClient):
-        return "litellm asks for this model in a way that takes no client, such as OpenAI's Responses"
+        return "litellm calls this model in a way that accepts no client, such as OpenAI's Responses"
     if session is not None and has_tap(session):
         return "litellm.aclient_session has a tap, but litellm does not use it for this provider"
     return None
@@ -176,16 +176,16 @@ _PLACE = re.compile(r"projects/([^/]+)/locations/([^/]+)/")
 
 
 def tapped(model: str | BaseLlm, callstream: Callstream) -> BaseLlm:
-    """The model with the tap in it: a new instance of the same class. One log line says which path it is on.
+    """The model with the tap in it: a new instance of the same class. A log line says where it is read.
 
-    Credentials that a provider's client takes from the environment are taken when this is called; where there are none
-    yet, they are missed when the model is used, as they are without the tap.
+    Credentials that a provider's client takes from the environment are read when this is called. If they are missing, that
+    is an error only when the model is used, as it is without the tap.
     """
     return tap_model(model, callstream)
 
 
 def tap_model(model: str | BaseLlm, callstream: Callstream, agent_name: str | None = None) -> BaseLlm:
-    """``tapped`` for the model of an agent, which the log line names."""
+    """``tapped`` for the model of an agent; the log line names the agent."""
     if not isinstance(model, str | BaseLlm):
         raise UsageError(f"expected a model of google-adk or its name, got {model!r}")
     if not isinstance(callstream, Callstream):
@@ -214,7 +214,7 @@ def is_tapped(model: str | BaseLlm) -> bool:
 
 
 def _has_tapped_client(llm: BaseLlm) -> bool:
-    """Whether a Gemini has a client of a Callstream's. The others are copied with a new one."""
+    """Whether a Gemini has a Callstream's client. Other models are copied with a new one."""
     options = (getattr(llm, "client_kwargs", None) or {}).get("http_options")
     client = options.get("httpx_async_client") if isinstance(options, dict) else options and options.httpx_async_client
     return client is not None and has_tap(client)
@@ -295,7 +295,7 @@ def _litellm(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
         return None  # one of the application's own
     try:
         _, provider, _, _ = importlib.import_module("litellm").get_llm_provider(model=llm.model)
-    except Exception:  # noqa: BLE001  # it is not installed, or does not know the model: it says so itself when it is used
+    except Exception:  # noqa: BLE001  # litellm is not installed, or does not know the model: using it reports that
         return None
     return _copy_model(llm, llm_client=_TappedClient(inner, callstream)) if provider in _PROVIDERS else None
 
@@ -333,7 +333,7 @@ _FAMILIES: dict[str, Callable[[BaseLlm, Callstream], BaseLlm | None]] = {
     "Gemini": _gemini,
     "LiteLlm": _litellm,
 }
-"""By the name of google-adk's class, the more special ones first; some need packages that may not be there."""
+"""By the name of google-adk's class, the more specific ones first; some need packages that may not be installed."""
 
 
 # -- a tree of agents --
@@ -379,7 +379,7 @@ def _below(node: BaseNode) -> Sequence[BaseNode]:
 
 
 def tap_tree(node: BaseNode, callstream: Callstream) -> BaseNode:
-    """The copy; what cannot be copied is in it as it is. Raises google-adk's error for an unknown model name."""
+    """A copy with the tap in it; nodes that cannot be copied are reused. An unknown model name raises google-adk's error."""
     if isinstance(node, BaseAgent):
         return _copy_agent(node, callstream, inherits=False)
     if isinstance(node, Workflow) and node.graph is not None:
@@ -408,7 +408,7 @@ def tap_tree(node: BaseNode, callstream: Callstream) -> BaseNode:
 def _copy_agent(agent: BaseAgent, callstream: Callstream, *, inherits: bool) -> BaseAgent:
     update: dict[str, Any] = {}
     if isinstance(agent, LlmAgent):
-        # An agent without a model has that of the nearest agent above that has one.
+        # An agent without a model uses that of the nearest agent above that has one.
         if agent.model or not inherits:
             update["model"] = tap_model(agent.model or agent.canonical_model, callstream, agent.name)
             inherits = True
@@ -438,15 +438,15 @@ def _name_of(tool: Any) -> str | None:
 
 _MADE_UP = {"id", "timestamp", "invocation_id"}
 _CHECKED = {"input_schema", "output_schema"}
-"""By the node itself."""
+"""Fields that only the inner node checks."""
 
 
 class KeptNode(BaseNode):
-    """A function node of a Workflow, in a run that can go on in another process.
+    """A function node of a Workflow, in a run that can continue in another process.
 
-    google-adk calls no plugin before a function node, so this is put around each of them in the copy of the tree. It keeps
-    what the function gave, and gives that back when the run goes on: the function does not run again. One that was running
-    does so only where google-adk itself may run it again, because it has a ``retry_config`` or ``rerun_on_resume``; else
+    google-adk calls no plugin before a function node, so this wraps each of them in the copy of the tree. It keeps the
+    function's output and returns it when the run is continued: the function does not run again. A function that was still
+    running is run again only if google-adk itself may do so, because it has a ``retry_config`` or ``rerun_on_resume``; else
     the run ends.
     """
 
@@ -489,13 +489,13 @@ class KeptNode(BaseNode):
         if given.mistake is None:
             await keeping.end_step(ctx.node_path, nth, json.dumps(given.events).encode())
         else:
-            await keeping.give_up(f"what node {self.name} gave is no JSON: {given.mistake}")
-        if output is not None:  # what follows the node begins when its output is kept
+            await keeping.give_up(f"the output of node {self.name} is not JSON: {given.mistake}")
+        if output is not None:  # only now: the nodes after this one begin once its output is kept
             yield output
 
 
 class _Given:
-    """What a function has given, as JSON, taken before google-adk writes into it."""
+    """The output of a function, as JSON, copied before google-adk writes into it."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -511,7 +511,7 @@ class _Given:
             self.mistake = error
 
     def add_rest(self, ctx: Context, held: Event | None) -> None:
-        """What the function left in its context. ``held``: its output, which has taken some of it along."""
+        """Adds what the function left in its context. ``held``: its output, which has some of that already."""
         taken = EventActions() if held is None else held.actions
         changes = ctx.actions.state_delta
         left = EventActions(
@@ -536,7 +536,7 @@ ModelPath: TypeAlias = Literal["wire", "partial events", "unknown"]
 
 
 class ModelOnPath(msgspec.Struct, frozen=True):
-    """One agent's model, and where it is read. ``detail`` says why that is not known."""
+    """One agent's model, and where it is read. ``detail`` says why if that is not known."""
 
     agent: str
     model: str
@@ -546,7 +546,7 @@ class ModelOnPath(msgspec.Struct, frozen=True):
 
 
 def paths_in(root: object) -> list[ModelOnPath]:
-    """Where the models of a tree of agents are read, agent by agent. Nothing is asked of any model."""
+    """Where the models of a tree of agents are read, agent by agent. No model is called."""
     return list(_paths(root, Callstream(), inherits=False, is_copied=True))
 
 
@@ -571,6 +571,6 @@ def _path(agent: LlmAgent, callstream: Callstream, *, is_copied: bool) -> ModelO
     try:
         llm = LLMRegistry.new_llm(model) if isinstance(model, str) else model
         at_the_wire = is_tapped(llm) or (is_copied and tapped(llm, callstream) is not llm)
-    except Exception as error:  # noqa: BLE001  # what a provider's client raises without a key is any kind of error
+    except Exception as error:  # noqa: BLE001  # without a key, a provider's client may raise any kind of error
         return ModelOnPath(agent.name, named, type(model).__name__, "unknown", f"{type(error).__name__}: {error}")
     return ModelOnPath(agent.name, named, type(llm).__name__, "wire" if at_the_wire else "partial events")

@@ -1,21 +1,21 @@
-"""Threads: a client's thread is a session of google-adk, found again or made.
+"""Threads: a client's thread is a session of google-adk, found again or newly made.
 
 Runs of a thread take turns (``runtime.Driver``): two at once would each read a session that lacks what the other is adding,
-and the later write would be refused or lost. With ``ADKAgent.run`` this holds for one process: clients that send the runs
-of a thread to several processes have to take turns themselves.
+and the later write would be refused or lost. With ``ADKAgent.run`` this only works within one process: clients that send the
+runs of a thread to several processes have to take turns themselves.
 
-Idle threads are forgotten, as far as an ``ADKAgent`` keeps them in memory itself: services and journals that it was given
-are their owner's to clean up. A memory service that it was given gets their sessions. A client that comes back sends the
-conversation along, so its thread begins anew with that history. A thread that awaits an answer is kept for a day, because
-only its session can take the answer. There is no task in the background: memory grows with runs, so each run that begins
-looks whether there is something to do.
+Idle threads are forgotten if an ``ADKAgent`` keeps them in its own memory; services and journals that it was given are
+cleaned up by their owners. A given memory service gets the sessions of idle threads. A client that comes back sends the
+conversation along, so its thread begins again with that history. A thread that awaits an answer is kept for a day, because
+only its session can take the answer. There is no background task: memory grows only with runs, so each run that begins
+checks whether there is something to forget.
 
-A session says in its state which thread it is, which messages of the thread it has had, and which calls await an answer of
-the client. The keys are ag_ui_adk's, so threads that began under it continue here, and there if a program goes back to it.
+The state of a session says which thread it belongs to, which messages of the thread it has had, and which calls await the
+client's answer. The keys are ag_ui_adk's, so threads that began there continue here, and vice versa.
 
-A client shares the state without the keys that hosts keep for themselves. What a client sends is taken into the session;
-keys of other scopes (``app:``, ``user:``) only where that is allowed, for they would reach other threads and other
-people. Keys of the run alone (``temp:``) reach its tools, and neither the session nor the client gets them back.
+A client shares the state, except keys that hosts keep for themselves. State that a client sends is put into the session,
+but keys of other scopes (``app:``, ``user:``) only if that is allowed, since they would reach other threads and other
+people. Keys that are only for the run (``temp:``) reach its tools, but neither the session nor the client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger("callstream")
 # -- the state of a session --------------------------------------------------------------------------------------------
 
 OWN_PREFIX: Final = "_ag_ui_"
-"""Keys that begin so are no client's business."""
+"""Keys with this prefix are hidden from clients."""
 THREAD_KEY: Final = "_ag_ui_thread_id"
 APP_KEY: Final = "_ag_ui_app_name"
 USER_KEY: Final = "_ag_ui_user_id"
@@ -53,13 +53,13 @@ CONTEXT_KEY: Final = "_ag_ui_context"
 CONFIRMATIONS_KEY: Final = "_ag_ui_pending_confirm_changes"
 """Which questions about predicted state are open."""
 PENDING_KEY: Final = "pending_tool_calls"
-"""Which calls await an answer of the client, by the ids that it knows."""
+"""Which calls await the client's answer, by the ids that it knows."""
 RESUMED_KEY: Final = "_ag_ui_invocation_id"
 """Which invocation ag_ui_adk resumes with the next answer. Here google-adk finds it by the call."""
 RENAMED_KEY: Final = "lro_tool_call_id_remap"
-"""The calls that the client knows under another id than google-adk: that id, by the client's."""
+"""google-adk's ids of calls, by the client's, if they differ."""
 OTHERS_KEYS: Final = frozenset({RENAMED_KEY, PENDING_KEY})
-"""Keys of the books that do not begin like the others."""
+"""Bookkeeping keys without the usual prefix."""
 _SEEN_PREFIX: Final = "_ag_ui_processed_message:"
 _SEEN_LIST: Final = "_ag_ui_processed_message_ids"
 _SCOPES = ("app:", "user:")
@@ -67,7 +67,7 @@ _OF_THE_RUN = "temp:"
 _PRIVATE = (OWN_PREFIX, "_adk")
 
 
-# -- the books --
+# -- bookkeeping --
 
 
 def id_in_session(session: Session, named: str) -> str:
@@ -78,7 +78,7 @@ def id_in_session(session: Session, named: str) -> str:
 
 
 def marks(messages: Iterable[Message]) -> dict[str, Any]:
-    """The state that says that a session has had these messages."""
+    """The state that marks these messages as known to the session."""
     return {f"{_SEEN_PREFIX}{message.id}": True for message in messages if is_input(message)}
 
 
@@ -87,10 +87,10 @@ def is_input(message: Message) -> bool:
 
 
 def pending_marks(session: Session, known_as: Mapping[str, str], confirmations: Iterable[str]) -> dict[str, Any]:
-    """What changes in the state that says which calls await an answer: those of long-running tools that have none.
+    """Changes to the state that lists the calls that await an answer: those of long-running tools that have none.
 
-    ``known_as``: the client's ids of calls, by google-adk's. ``confirmations``: open questions about predicted state. Here
-    the journal knows all this. ag_ui_adk takes no answer to a call that is not marked.
+    ``known_as``: the client's ids of calls, by google-adk's. ``confirmations``: open questions about predicted state.
+    Callstream itself has all this in the journal, but ag_ui_adk accepts no answer to a call that is not listed.
     """
     pending = [known_as.get(call_id, call_id) for call_id in unanswered_in(session)]
     state = session.state
@@ -106,7 +106,7 @@ def has_pending_marks(session: Session) -> bool:
 
 
 def unanswered_in(session: Session) -> list[str]:
-    """google-adk's ids of the calls of long-running tools to which a session has no answer, in their order."""
+    """google-adk's ids of the calls of long-running tools to which a session has no answer, in order."""
     answered = {response.id for event in session.events for response in event.get_function_responses()}
     return [
         call.id
@@ -127,13 +127,13 @@ def seen_in(session: Session) -> set[str]:
 
 
 def public_state(state: dict[str, Any]) -> dict[str, Any]:
-    """What of a session's state the client sees, as JSON."""
+    """The part of a session's state that the client sees, as JSON."""
     public = {key: value for key, value in state.items() if not _is_kept_back(key, (*_PRIVATE, _OF_THE_RUN))}
     return dict(to_jsonable_python(public, bytes_mode="base64", fallback=repr))
 
 
 def accept_state(state: Any, *, allow_scopes: bool) -> dict[str, Any]:
-    """What of a client's state goes into the session."""
+    """The part of a client's state that goes into the session."""
     if not isinstance(state, dict):
         return {}
     refused = _PRIVATE if allow_scopes else (*_PRIVATE, *_SCOPES)
@@ -145,7 +145,7 @@ def _is_kept_back(key: str, prefixes: tuple[str, ...]) -> bool:
 
 
 class SharedState:
-    """What the client knows of the state, and what it has to be sent: deltas apply to what it has."""
+    """Tracks the state that the client has, and decides what to send it: deltas apply to what it has."""
 
     def __init__(self, known: Any) -> None:
         self._known: dict[str, Any] | None = None
@@ -153,7 +153,7 @@ class SharedState:
             self._known = {key: value for key, value in known.items() if not key.startswith(_OF_THE_RUN)}
 
     def snapshot(self, state: dict[str, Any], *, always: bool = False) -> list[StateChanged]:
-        """All of it, if that is not what the client knows; ``always``: if there is any."""
+        """The whole state, if the client does not have it; with ``always``, whenever it is not empty."""
         public = public_state(state)
         if public == (self._known or {}) and not (always and public):
             return []
@@ -186,20 +186,20 @@ ThreadKey: TypeAlias = tuple[str, str, str]
 """The names of an app, a user and a thread."""
 
 _REMEMBERED: Final = 10_000
-"""Threads whose sessions have other ids than they, or no mark."""
+"""How many threads are remembered whose sessions have a different id, or no mark."""
 _LOOK_INTERVAL: Final = 60.0
 _AWAITING_SECONDS: Final = 24 * 3600.0
 _REFUSALS: Final = (ValueError, TypeError, LookupError, NotImplementedError, ClientError)
-"""What a session service raises for an id that it cannot have given."""
+"""Errors that a session service raises for an id in a form that it never assigns."""
 _NO_REFUSALS: Final = (AlreadyExistsError, CallstreamError, OSError)
-"""What it raises for other reasons."""
+"""Errors that it raises for other reasons."""
 
 
 class Threads:
     """Finds the session of a thread."""
 
     def __init__(self, service: BaseSessionService, *, thread_is_session: bool | None) -> None:
-        """``thread_is_session``: whether a session has its thread's id. None: unless the service refuses it."""
+        """``thread_is_session``: whether a session has its thread's id. None: it has, unless the service refuses that."""
         self.service = service
         self._thread_is_session = thread_is_session is not False
         self._may_be_refused = thread_is_session is None
@@ -207,10 +207,10 @@ class Threads:
         self._session_ids: dict[ThreadKey, str] = {}
 
     async def find(self, thread: ThreadKey) -> Session | None:
-        """The session of a thread with all its events, None if it has none yet.
+        """The session of a thread with all its events; None if it has none yet.
 
-        One that is marked with the thread comes before one that has the thread's id and no mark: that is another
-        program's, or was rewound, which takes away what its state had from the beginning.
+        A session that is marked with the thread takes precedence over one that has the thread's id but no mark: that is
+        another program's, or was rewound, which removes even the marks that its state had from the beginning.
         """
         app_name, user_id, thread_id = thread
         known = self._session_ids.get(thread)
@@ -241,7 +241,7 @@ class Threads:
             try:
                 session = await self._create(create, thread_id) if self._thread_is_session else await create()
             except AlreadyExistsError:
-                session = await self.find(thread)  # another process has just begun the thread
+                session = await self.find(thread)  # another process has just created it
                 if session is None:
                     raise
             if session.id != thread_id:
@@ -249,7 +249,7 @@ class Threads:
         return session
 
     async def _session(self, app_name: str, user_id: str, session_id: str) -> Session | None:
-        """None also if the service does not take such an id: then its list of sessions tells."""
+        """None also if the service does not accept such an id: then its list of sessions is searched."""
         try:
             return await self.service.get_session(app_name=app_name, user_id=user_id, session_id=session_id)
         except _REFUSALS:
@@ -258,7 +258,7 @@ class Threads:
             return None
 
     async def _listed(self, app_name: str, user_id: str) -> Sequence[Session]:
-        """A service need not be able to list: its sessions are found by their threads' ids then."""
+        """The user's sessions. If the service cannot list them, sessions are found only by their threads' ids."""
         try:
             return (await self.service.list_sessions(app_name=app_name, user_id=user_id)).sessions
         except NotImplementedError:
@@ -269,7 +269,7 @@ class Threads:
             return ()
 
     async def _create(self, create: Callable[..., Awaitable[Session]], thread_id: str) -> Session:
-        """A session with the thread's id. Some services give ids of their own, and no property of theirs says so."""
+        """A session with the thread's id. Some services assign their own ids, and nothing announces that."""
         service = self.service.__class__.__name__
         try:
             return await create(session_id=thread_id)
@@ -301,14 +301,14 @@ class Threads:
         self._session_ids.pop(thread, None)
 
     def _remember(self, thread: ThreadKey, session_id: str) -> None:
-        """Saves the list of sessions the next time. Clients make as many threads as they like, so not for ever."""
+        """Saves listing the sessions next time. Clients may create any number of threads, so this is not kept forever."""
         if len(self._session_ids) >= _REMEMBERED:
             self._session_ids.clear()
         self._session_ids[thread] = session_id
 
 
 def _is_marked(session: Session, app_name: str, thread_id: str, *, or_not_at_all: bool = False) -> bool:
-    """Whether a session says that it is this thread's, or at least nobody else's. Some services mix the apps' sessions."""
+    """Whether a session is marked as this thread's (``or_not_at_all``: or not marked). Some services mix apps' sessions."""
     thread = session.state.get(THREAD_KEY)
     is_the_apps = session.state.get(APP_KEY) in (None, app_name)
     return is_the_apps and (thread == thread_id or (or_not_at_all and thread is None))
@@ -317,11 +317,11 @@ def _is_marked(session: Session, app_name: str, thread_id: str, *, or_not_at_all
 def split(
     messages: Sequence[Message], session: Session, heard: Collection[str] = ()
 ) -> tuple[list[Message], list[Message]]:
-    """What the session has had or should have had, and what is new.
+    """Splits the messages into those that the session has had, or should have had, and new ones.
 
-    A session that kept no account of messages has had all up to the model's last, and those that an earlier session of
-    the thread has ``heard``, by their ids. Messages that the client knows from
-    the session itself (an imported thread's) have the ids of its events.
+    A session that has no marks of messages counts as having had all up to the model's last, and those that an earlier
+    session of the thread has ``heard``, by their ids. Messages that the client knows from the session itself (those of an
+    imported thread) have the ids of its events.
     """
     seen = seen_in(session)
     if seen:
@@ -333,9 +333,9 @@ def split(
 
 
 class IdleThreads:
-    """``owns_journal`` and ``owns_sessions``: whether they are the agent's to clean up.
+    """``owns_journal`` and ``owns_sessions``: whether the agent has to clean them up.
 
-    ``memory`` gets idle sessions, each in a task of its own: some services ask a model about each.
+    ``memory`` gets idle sessions, each in a task of its own: some services call a model for each.
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class IdleThreads:
         self._used[thread] = self._clock()
 
     async def forget(self, busy: set[str]) -> None:
-        """Forgets what was not used for the timeout, but for threads with an active run."""
+        """Forgets threads that were not used for the timeout, except those with an active run."""
         now = self._clock()
         if now < self._next_look:
             return
@@ -392,11 +392,11 @@ class IdleThreads:
         if self._owns_sessions:
             await self._threads.delete(key)
         if self._owns_journal:
-            # To save memory only: a session that is kept elsewhere may be imported again.
+            # Only to save memory: a session that is kept elsewhere may be imported again.
             await self._journal.forget(thread=thread_id, principal=user_id, for_good=False)
 
     async def wait(self) -> None:
-        """Waits until those sessions are in memory that this event loop puts there."""
+        """Waits for the sessions that this event loop is adding to the memory service."""
         loop = asyncio.get_running_loop()
         await asyncio.gather(*[task for task in self._remembering if task.get_loop() is loop])
 

@@ -1,11 +1,11 @@
 """Tools under google-adk: an application's functions, and the tools that a client brings with a run.
 
-A function made with ``@tool`` needs nothing more than its place in ``tools=[…]``: its hooks are registered when the
-plugin first sees it, and its progress reaches the run. A plain function that takes a ``progress_callback`` gets one too:
-google-adk would declare that parameter to the model, or refuse it, so a function without it stands in.
+A function made with ``@tool`` only has to be listed in ``tools=[…]``: its hooks are registered when the plugin first sees
+it, and its progress reaches the run. A plain function that takes a ``progress_callback`` gets one too: google-adk would
+declare that parameter to the model, or refuse it, so it is replaced by a function without it.
 
-``AGUIToolset`` among an agent's tools marks the place of the client's. A call of one streams like any other, ends the
-agent's turn, and awaits the client's answer, which comes with another run.
+``AGUIToolset`` among an agent's tools marks the place of the client's tools. Their calls stream like any others, end the
+agent's turn, and await the client's answer, which comes with another run.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ McpProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 class StreamingTool(FunctionTool):
     """A FunctionTool whose function may yield more than once.
 
-    google-adk gives the model one value of a generator tool, and breaks off at the second. Here all of them are its
-    result: one value is that value, several are a list. Events that the function yields are shown while it runs, as
-    google-adk does it. In live mode every value goes to the model by itself, as google-adk does that too.
+    google-adk gives the model one value of a generator tool, and breaks off at the second. Here all of them are the result:
+    a single value by itself, several as a list. Events that the function yields are shown while it runs, and in live mode
+    every value goes to the model by itself, both as in google-adk.
     """
 
     def __init__(self, func: Callable[..., Any], *, require_confirmation: bool | Callable[..., bool] = False) -> None:
@@ -68,7 +68,7 @@ class StreamingTool(FunctionTool):
 
 
 class LiveStream(FunctionTool):
-    """Stands in, in live mode, for a generator tool, which streams to the model while the conversation continues.
+    """Replaces a generator tool in live mode, where it streams to the model while the conversation continues.
 
     google-adk tells the model at once that results are pending, but does not say when the last one was sent; this tool does.
     """
@@ -80,25 +80,25 @@ class LiveStream(FunctionTool):
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
         result = await super().run_async(args=args, tool_context=tool_context)
         if not inspect.isasyncgen(result):
-            await _report([result], None)  # arguments that cannot be used, or a question
+            await _report([result], None)  # an error about the arguments, or a question
         return result
 
 
 def function_of(tool: BaseTool) -> Tool[Any] | None:
-    """The function that a tool runs, by itself or through what stands in for it, if it was made with ``@tool``."""
+    """The function that a tool runs, directly or through a replacement, if it was made with ``@tool``."""
     function = getattr(tool, "func", None)
     return next((each for each in (function, getattr(function, "__wrapped__", None)) if is_tool(each)), None)
 
 
 StreamEnd = Callable[[list[Any], BaseException | None], Awaitable[None]]
 stream_end: ContextVar[StreamEnd | None] = ContextVar("callstream_stream_end", default=None)
-"""Whom a ``LiveStream`` tells what it has sent to the model, and what ended it."""
+"""Called by a ``LiveStream`` with the values that it has sent to the model, and the error that ended it, if any."""
 
 
 async def _report(values: list[Any], error: BaseException | None) -> None:
-    tell = stream_end.get()
-    if tell is not None:
-        await tell(values, error)
+    end = stream_end.get()
+    if end is not None:
+        await end(values, error)
 
 
 def mcp_progress(tool_name: str, **kwargs: Any) -> McpProgress | None:
@@ -114,9 +114,10 @@ def mcp_progress(tool_name: str, **kwargs: Any) -> McpProgress | None:
 
 
 def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> dict[str, Tool[Any]]:
-    """The ``@tool`` functions of an agent by the names by which its model calls them.
+    """The ``@tool`` functions of an agent, by the names that its model uses.
 
-    Callstream learns of them too, for what it does by name alone, such as telling hooks of a call that a crash left.
+    They are also registered with the Callstream, which does some things by name alone, such as calling hooks for a call that
+    a crash left behind.
     """
     functions = {name: function for name, made in tools.items() if (function := function_of(made)) is not None}
     for name, function in functions.items():
@@ -127,7 +128,7 @@ def register_tools(callstream: Callstream, tools: dict[str, BaseTool]) -> dict[s
 def with_progress(tool: Any) -> Any:
     """A tool of an agent, without the parameter that takes its progress; the tool itself if it has none.
 
-    Functions and FunctionTools are looked into. What a toolset has is known only after it was asked.
+    Functions and FunctionTools are inspected. The content of a toolset is known only after it has been asked.
     """
     if type(tool) in (FunctionTool, LongRunningFunctionTool, StreamingTool):
         filled = _fill_in(tool.func)
@@ -140,9 +141,9 @@ def with_progress(tool: Any) -> Any:
 
 
 def in_thread(tool: Any, function: Callable[..., Any]) -> Any:
-    """The tool, or what runs it in a thread, if its function reports progress and would block the event loop.
+    """The tool, or a replacement that runs it in a thread, if its function reports progress and would block the loop.
 
-    There, no report is read before it has returned.
+    While the loop is blocked, no report is read.
     """
     if type(tool) in (FunctionTool, LongRunningFunctionTool) and _blocks(function):
         return _stand_in(type(tool)(_in_thread(tool.func)), tool)
@@ -150,7 +151,7 @@ def in_thread(tool: Any, function: Callable[..., Any]) -> Any:
 
 
 def _blocks(function: Any) -> bool:
-    """Whether a function takes its progress and is not async. A generator yields to google-adk, which runs it itself."""
+    """Whether a function reports progress and is not async. Generators do not count: google-adk runs them itself."""
     is_plain = not inspect.iscoroutinefunction(function) and not _is_generator(function)
     reports = (
         function.progress_parameter is not None if is_tool(function) else _progress_parameter(function) is not None
@@ -168,7 +169,7 @@ def _in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_progress(tool: BaseTool) -> bool:
-    """Whether a tool has a parameter that should have been filled in. A function is asked once."""
+    """Whether a tool has a progress parameter that should have been filled in. A function is inspected only once."""
     function = getattr(tool, "func", None)
     if not inspect.isfunction(function):
         return function is not None and _progress_parameter(function) is not None
@@ -181,12 +182,12 @@ _asked: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()
 
 
 def _standing_for(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As ``functools.wraps``, but a function that stands for a tool is none itself: see ``function_of``."""
+    """Like ``functools.wraps``, but a function that replaces a ``@tool`` is not one itself: see ``function_of``."""
     return functools.wraps(function, updated=())
 
 
 def _stand_in(made: FunctionTool, original: FunctionTool) -> FunctionTool:
-    """Gives a tool what google-adk reads of another, and has it ask what that one asks."""
+    """Gives a tool the attributes that google-adk reads, from another tool, including whether it needs confirmation."""
     made.name = original.name
     made.description = original.description
     made.behavior = original.behavior
@@ -210,7 +211,7 @@ def _fill_in(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _progress_parameter(function: Callable[..., Any]) -> inspect.Parameter | None:
-    """The parameter of a plain function that takes its progress. One that a model might fill in is not taken for it."""
+    """The parameter of a plain function that takes its progress. A parameter that a model might fill in does not count."""
     if is_tool(function) or not callable(function):
         return None
     try:
@@ -221,7 +222,7 @@ def _progress_parameter(function: Callable[..., Any]) -> inspect.Parameter | Non
 
 
 def collapsed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
-    """The tools whose calls may reach google-adk whole: all but the one through which it streams structured output."""
+    """The tools whose calls may reach google-adk whole: all but the one that it uses to stream structured output."""
     return frozenset(name for name, tool in tools.items() if not isinstance(tool, SetModelResponseTool))
 
 
@@ -232,9 +233,9 @@ def streamed_names(tools: dict[str, BaseTool]) -> frozenset[str]:
 
 
 def collect_generators(tools: dict[str, BaseTool]) -> None:
-    """Lets plain generator functions yield more than once, by standing in for their tools in a request.
+    """Replaces the tools of plain generator functions in a request, so that these may yield more than once.
 
-    And has functions of a toolset that report progress run in a thread; those of an agent do already.
+    Also makes functions of a toolset that report progress run in a thread; those of an agent do already.
     """
     for name, tool in tools.items():
         if type(tool) is FunctionTool and _is_generator(tool.func):
@@ -244,14 +245,14 @@ def collect_generators(tools: dict[str, BaseTool]) -> None:
 
 
 def watch_generators(tools: dict[str, BaseTool]) -> None:
-    """Stands in for the tools of live mode that stream."""
+    """Replaces the tools that stream in live mode."""
     for name, tool in tools.items():
         if type(tool) in (FunctionTool, StreamingTool) and inspect.isasyncgenfunction(tool.func):  # type: ignore[attr-defined]
             tools[name] = LiveStream(tool)  # type: ignore[arg-type]
 
 
 def tools_by_name(tools: Iterable[Any]) -> dict[str, BaseTool]:
-    """The functions among an agent's tools, by name. What a toolset has is known only after it was asked."""
+    """The functions among an agent's tools, by name. The content of a toolset is known only after it has been asked."""
     made = [FunctionTool(tool) if is_tool(tool) else tool for tool in tools]
     return {tool.name: tool for tool in made if isinstance(tool, BaseTool)}
 
@@ -261,7 +262,7 @@ def _is_generator(function: Callable[..., Any]) -> bool:
 
 
 def _collect(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the same kind that yields events as they come and all values, at the end, as one."""
+    """A function of the same kind that yields events as they come, and all values as one at the end."""
     if inspect.isasyncgenfunction(function):
 
         @_standing_for(function)
@@ -292,12 +293,12 @@ def _collect(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def result_of(values: list[Any]) -> Any:
-    """What a generator tool returns: one value is that value, several are a list."""
+    """The result of a generator tool: a single value by itself, several as a list."""
     return values[0] if len(values) == 1 else values
 
 
 def _report_when_ended(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same generator function, which reports all its values when it has ended."""
+    """The same generator function, but it reports all its values when it has ended."""
 
     @_standing_for(function)
     async def stream(*args: Any, **kwargs: Any) -> Any:
@@ -324,8 +325,8 @@ def _report_when_ended(function: Callable[..., Any]) -> Callable[..., Any]:
 async def _may_need_confirmation(made: BaseTool) -> bool:
     """Whether a person may have to confirm a call of the tool, whatever its arguments will be.
 
-    A tool that always or never needs it does not look at them. There are none yet, so a tool that does look fails, and it
-    may need it for some.
+    A tool that always or never needs confirmation does not look at its arguments. There are none yet, so a tool that does
+    look at them fails here: it may need confirmation for some arguments.
     """
     try:
         return await made.check_require_confirmation(None, None)  # type: ignore[arg-type]
@@ -334,9 +335,9 @@ async def _may_need_confirmation(made: BaseTool) -> bool:
 
 
 async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple[str, str]]) -> None:
-    """Refuses tools that begin early and that a person has to confirm or answer: they would not wait for that.
+    """Refuses tools that begin early although a person has to confirm or answer their calls: they would not wait for that.
 
-    One that takes google-adk's context waits until google-adk calls it, because there is no context before.
+    A tool that takes google-adk's context waits until google-adk calls it, because there is no context before that.
     """
     for name, made in tools.items():
         function = run.engine.tools.get(name) if isinstance(made, ClientTool) else function_of(made)
@@ -344,10 +345,10 @@ async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple
             continue
         needs_confirmation = not made.is_long_running and await _may_need_confirmation(made)
         if made.is_long_running or needs_confirmation:
-            why = "needs a confirmation" if needs_confirmation else "is answered by somebody else"
+            why = "needs a confirmation" if needs_confirmation else "gets its answer from a client or a person"
             raise UsageError(
                 f"tool {name!r} begins while the model is writing its call (Streamed, or start='early'), and {why}, which "
-                "would come too late: take one of them away"
+                "would come too late: remove one of the two"
             )
         context = find_context_parameter(function) or "tool_context"
         if context not in inspect.signature(function).parameters:
@@ -357,7 +358,7 @@ async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple
             warned_of.add((name, context))
             logger.warning(
                 "tool %r should begin while the model is writing (Streamed, or start='early'), but takes google-adk's "
-                "context (%r), which is there only when google-adk calls it: it runs after the response",
+                "context (%r), which exists only when google-adk calls it: it runs after the response",
                 name,
                 context,
             )
@@ -367,7 +368,7 @@ async def check_early(run: Run, tools: dict[str, BaseTool], warned_of: set[tuple
 
 
 class ClientInput(msgspec.Struct, frozen=True):
-    """What a run has beside messages: the client's tools, and its instructions for the agent of that name."""
+    """A run's input beside messages: the client's tools, and its instructions for the agent with ``agent_name``."""
 
     tools: tuple[ClientToolSpec, ...] = ()
     instructions: str | None = None
@@ -377,7 +378,7 @@ class ClientInput(msgspec.Struct, frozen=True):
 
 
 current_input: ContextVar[ClientInput | None] = ContextVar("callstream_client_input", default=None)
-"""Set in the task of the run, so that runs beside each other have each their own."""
+"""Set in the task of the run, so that concurrent runs each have their own."""
 
 
 class ClientTool(BaseTool):
@@ -396,7 +397,7 @@ class ClientTool(BaseTool):
 
 
 class AGUIToolset(BaseToolset):
-    """The place of the client's tools among an agent's. Outside of an ``ADKAgent`` it is empty.
+    """The place of the client's tools among an agent's. Outside an ``ADKAgent`` it is empty.
 
     ``tool_filter`` is a list of the client's own names, or a predicate; ``tool_name_prefix`` goes before the names.
     """

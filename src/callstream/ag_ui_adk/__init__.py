@@ -1,4 +1,4 @@
-"""The names that ag_ui_adk's users know: changing the import is the migration (docs/howto/migrating.md).
+"""The names that ag_ui_adk's users know: to migrate, change the import (docs/howto/migrating.md).
 
 ::
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from callstream.adk import AGUIToolset  # first, for it says which extra is missing
+from callstream.adk import AGUIToolset  # first, because it says which extra is missing
 
 # isort: split
 from ag_ui.core import AssistantMessage, Message, ToolMessage
@@ -55,18 +55,18 @@ def add_adk_fastapi_endpoint(
     heartbeat_seconds: float = 15.0,
     **kwargs: Any,
 ) -> None:
-    """Has an app or a router serve an agent at ``path``, as AG-UI over server-sent events.
+    """Makes an app or a router serve an agent at ``path``, as AG-UI over server-sent events.
 
-    Beside it: ``POST {path}/threads/{thread_id}/connect`` joins a thread, in the middle of a run too; ``POST
-    {path}/runs/{run_id}/stop`` stops a run; ``GET {path}/capabilities``, and ``POST /agents/state`` for front ends that
+    Further routes: ``POST {path}/threads/{thread_id}/connect`` joins a thread, even in the middle of a run; ``POST
+    {path}/runs/{run_id}/stop`` stops a run; ``GET {path}/capabilities``; and ``POST /agents/state`` is for front ends that
     load a thread. A client that disconnects stops its run; with ``on_disconnect="continue"`` the run continues and can be
-    joined. After ``heartbeat_seconds`` without an event a stream gets a comment, so that nothing in between closes it.
-    An agent whose ``run`` was overridden is asked through it, and its runs can neither continue nor be joined.
-    ``extract_state_from_request`` gives state that the server decides; ``extract_headers`` is short for
-    ``extract_state_from_request=make_extract_headers(...)``. ``agent_resolver`` may choose another agent for a request, by
-    that state too. All of these hold for every route. ``kwargs`` go to ``app.post``; their ``dependencies`` hold for
-    joining, stopping and ``/agents/state`` too. That path is one for the app: of several agents in it, the one that was
-    added first answers there. Give each a router of its own with a prefix, or let an ``agent_resolver`` choose.
+    joined. After ``heartbeat_seconds`` without an event a stream gets a comment, so that no proxy closes it. If the agent's
+    ``run`` is overridden, that is what is called, and its runs can neither continue without a client nor be joined.
+    ``extract_state_from_request`` returns state that the server decides; ``extract_headers`` is short for
+    ``extract_state_from_request=make_extract_headers(...)``. ``agent_resolver`` may choose another agent for a request, also
+    by that state. All of these apply to every route. ``kwargs`` go to ``app.post``; their ``dependencies`` also apply to
+    joining, stopping and ``/agents/state``. An app has only one ``/agents/state``: if it has several agents, the one that
+    was added first answers there. Give each its own router with a prefix, or let an ``agent_resolver`` choose.
     """
     _need_fastapi("add_adk_fastapi_endpoint")
     from callstream.ag_ui_adk.endpoint import Endpoint
@@ -98,10 +98,10 @@ def create_adk_app(agent: AnyADKAgent, path: str = "/", **options: Any) -> FastA
 def resolve_agent_from_message_history(
     messages: Sequence[Message], agent_registry: Mapping[str, AnyADKAgent]
 ) -> AnyADKAgent | None:
-    """The agent that made the call which the last message answers, where its message has a name in the registry.
+    """The agent that made the call which the last message answers, if the call's message has a name in the registry.
 
-    For an ``agent_resolver``: an answer then goes to the agent that asked. None if the last message is no answer, or
-    the agent cannot be told.
+    For an ``agent_resolver``: an answer then goes to the agent that asked. None if the last message is not an answer, or
+    if the agent is unknown.
     """
     if not messages or not isinstance(messages[-1], ToolMessage):
         return None

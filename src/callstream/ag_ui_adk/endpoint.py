@@ -1,7 +1,7 @@
 """The routes under which a FastAPI app serves an ``ADKAgent``.
 
-A program may give its agent a ``run`` of its own, in a subclass or a wrapper, to change what clients see. Then it is asked
-for every run, and nothing else shows one: what it leaves out is in the journal, so such runs cannot be joined.
+A program may give its agent its own ``run``, in a subclass or a wrapper, to change what clients see. Then every run goes
+through that method, and such runs cannot be joined: the journal also has the events that it leaves out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from google.adk.apps import App
     from google.adk.workflow import BaseNode
 
-# ``ADKAgent`` and ``PredictStateMapping`` with ag_ui_adk's parameters, those without an effect included.
+# ``ADKAgent`` and ``PredictStateMapping`` with ag_ui_adk's parameters, including those that have no effect.
 
 MIGRATION_PAGE: Final = "the page 'Migrating from ag_ui_adk' of Callstream's documentation"
 
@@ -47,7 +47,7 @@ AgentResolver: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[ADKAgen
 
 
 class _IgnoredOptions(TypedDict, total=False):
-    """Accepted, so that programs need no change, and without effect."""
+    """Accepted so that programs need no change, but without effect."""
 
     cleanup_interval_seconds: int
     max_sessions_per_user: int | None
@@ -85,7 +85,7 @@ _DEFAULTS: Final = {
     "show_structured_output": False,
     "show_nested_agents": False,
 }
-"""Where ag_ui_adk does something else than ``callstream.adk.ADKAgent`` by default."""
+"""Defaults in which ag_ui_adk differs from ``callstream.adk.ADKAgent``."""
 
 
 def _effective(options: CompatibleOptions) -> AgentOptions:
@@ -106,14 +106,14 @@ def _effective(options: CompatibleOptions) -> AgentOptions:
 
 
 StateExtractor: TypeAlias = "Callable[[Request, RunAgentInput], Awaitable[dict[str, Any] | None]]"
-"""Gives state that the server decides, by the request and its input."""
+"""Returns state that the server decides, from the request and its input."""
 
 
 def make_extract_headers(headers_to_extract: Sequence[str]) -> StateExtractor:
     """An ``extract_state_from_request`` that puts these headers into ``state["headers"]``.
 
-    Each is there under its name in lower case with underscores and without ``x-``, if the request has it. What the client
-    has in ``state["headers"]`` comes first.
+    Each one that the request has is stored under its name in lower case, with underscores and without ``x-``. Values that
+    the client has in ``state["headers"]`` take precedence.
     """
 
     async def extract_headers(request: Request, given: RunAgentInput) -> dict[str, Any]:
@@ -134,9 +134,9 @@ __all__ = ["Endpoint", "make_extract_headers"]
 
 
 _SMALL_BODY = 16 * 1024
-"""Bytes of input that FastAPI may validate by itself, whatever is in it."""
+"""Up to this size in bytes, FastAPI may validate an input by itself, whatever it contains."""
 _OF_EVERY_ROUTE = ("dependencies", "tags", "include_in_schema")
-"""Options of the route that runs the agent which hold for its neighbours too."""
+"""Options of the route that runs the agent which also apply to the other routes."""
 _BUSY: Final = Problem(
     HTTPStatus.CONFLICT, "thread_busy", "This thread has an active run; try again when it has ended.", retry_after=5
 )
@@ -144,7 +144,7 @@ _NOT_JOINABLE: Final = Problem(HTTPStatus.CONFLICT, "not_joinable", "This agent'
 
 
 class Endpoint:
-    """One agent, or those that ``resolver`` chooses, under the paths that ``add_to`` gives them."""
+    """One agent, or those that ``resolver`` chooses, under the paths that ``add_to`` adds."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Endpoint:
         self._end_with(app.router if isinstance(app, FastAPI) else app)
 
     def _end_with(self, router: APIRouter) -> None:
-        """When the app ends, so do the agent's runs, and its toolsets and plugins are closed."""
+        """When the app shuts down, ends the agents' runs and closes their toolsets and plugins."""
         lifespan = router.lifespan_context
 
         @asynccontextmanager
@@ -195,7 +195,7 @@ class Endpoint:
                     yield state
                 finally:
                     for agent in list(self._agents):
-                        if isinstance(agent, ADKAgent):  # and not a program's wrapper
+                        if isinstance(agent, ADKAgent):  # not a program's wrapper
                             await agent.rest()
 
         router.lifespan_context = with_agent
@@ -240,7 +240,7 @@ class Endpoint:
         if not isinstance(thread_id, str):
             return JSONResponse({"detail": "expected threadId, a string"}, status_code=422)
         agent, given = await self._prepare(request, _bare_input(thread_id))
-        decided = given.state if isinstance(given.state, dict) else {}  # by the server: the input brought none
+        decided = given.state if isinstance(given.state, dict) else {}  # by the server: the input has no state
         named = {
             "app_name": decided.get("app_name") or asked.get("appName"),
             "user_id": decided.get("user_id") or asked.get("userId"),
@@ -253,14 +253,14 @@ class Endpoint:
             return JSONResponse({**answer, "error": "The thread could not be read."}, status_code=500)
         return JSONResponse({**answer, **({"threadExists": True, **found} if found is not None else {})})
 
-    # -- who answers --
+    # -- choosing the agent --
 
     async def _prepare(self, request: Request, given: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
-        """Who answers a request, and its input with the state that the server decides.
+        """The agent that answers a request, and the input with the state that the server decides.
 
-        That state may say who asks, so it holds for every route, and before anything is decided by the input.
+        That state may identify the user, so it is added on every route, before the input is used for any decision.
         """
-        # Scopes other than the thread's are the server's to set, never the client's.
+        # Only the server may set scopes other than the thread's, never the client.
         state = accept_state(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
         if self._extractor is not None:
             extracted = await self._extractor(request, given.model_copy(update={"state": state}))
@@ -282,8 +282,8 @@ class Endpoint:
 class _AgentServer:
     """Joins and stops an agent's runs, also those of other processes, and works on those that outlive their clients.
 
-    To ``connect``, the thread has to belong to ``_joining_user``; a run's id is all that is needed to stop it. Problems are
-    answered here, since the app around has handlers of its own.
+    To ``connect``, the thread has to belong to ``_joining_user``; to stop a run, its id is enough. Problems are answered
+    here, since the surrounding app has its own error handlers.
     """
 
     def __init__(self, agent: ADKAgent, settings: ServerSettings) -> None:
@@ -300,7 +300,7 @@ class _AgentServer:
         return await self._answer(self._running.stop(request))
 
     async def run(self, given: RunAgentInput, owner: str, last_event_id: str | None = None) -> Response:
-        """Runs the agent, or gives ``owner`` the run that this request has begun before."""
+        """Runs the agent, or gives ``owner`` the run that the same request began before."""
         return await self._answer(self._begin(given, owner, last_event_id))
 
     async def _begin(self, given: RunAgentInput, owner: str, last_event_id: str | None) -> Response:
@@ -311,12 +311,13 @@ class _AgentServer:
         try:
             return await self._health.guard(answering)
         except Problem as problem:
-            # The active run may be another user's, whose thread has the same name: who knew its id could stop it.
+            # The active run may be that of another user whose thread has the same name. Its id, which the problem names,
+            # would be enough to stop it.
             return problem_response(_BUSY if problem.code == _BUSY.code else problem)
 
 
 def _runs_itself(agent: ADKAgent) -> bool:
-    """Whether a program has given the agent a ``run`` of its own."""
+    """Whether a program has given the agent its own ``run``."""
     return getattr(agent.run, "__func__", None) is not ADKAgent.run
 
 
@@ -329,7 +330,7 @@ def _check_joinable(agent: ADKAgent) -> None:
 
 
 async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[Frame, None]:
-    """The stream of a run that ends with it. A request that is sent again is shown the run that it has begun."""
+    """The stream of a run that ends with its client. A request that is sent again is shown the run that it began before."""
     with remote_parent(headers):
         async with aclosing(
             _own_frames(agent, given) if _runs_itself(agent) else agent.run_sse(given, once=True)
@@ -339,7 +340,7 @@ async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, s
 
 
 async def _own_frames(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
-    """What a program's own ``run`` yields. What it raises ends the stream with RUN_ERROR, and is logged."""
+    """The events of a program's own ``run``. An exception is logged and ends the stream with RUN_ERROR."""
     encoder = EventEncoder()
     try:
         events = agent.run(given)
@@ -352,19 +353,19 @@ async def _own_frames(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[b
 
 
 def _joining_user(request: Request) -> str:
-    """Who joins, as the endpoint has found out."""
+    """The user who joins, as determined by the endpoint."""
     return str(request.state.joining_user)
 
 
 def _bare_input(thread_id: str, run_id: str = "") -> RunAgentInput:
-    """The input of a request that brings none."""
+    """The input for a request that has none."""
     return RunAgentInput(
         thread_id=thread_id, run_id=run_id, state={}, messages=[], tools=[], context=[], forwarded_props={}
     )
 
 
 async def _bound_lists(request: Request) -> None:
-    """Refuses an input whose errors FastAPI could not describe in reasonable space. It asks this before it looks itself."""
+    """Refuses an input whose errors FastAPI could not describe in reasonable space. It runs before FastAPI's validation."""
     body = await request.body()
     if len(body) > _SMALL_BODY:
         try:
@@ -377,7 +378,7 @@ async def _bound_lists(request: Request) -> None:
 
 
 async def _joining_input(request: Request) -> RunAgentInput:
-    """What a client sends that joins: an input, or nothing. The thread is that of the path."""
+    """The body of a client that joins: an input, or nothing. The thread is that of the path."""
     thread_id = request.path_params["thread_id"]
     try:
         given = parse_input(await request.body(), ServerSettings(max_body_bytes=None))

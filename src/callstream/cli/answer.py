@@ -1,7 +1,7 @@
-"""``callstream answer`` and ``stop``: what only the server that has a run can do.
+"""``callstream answer`` and ``stop``: commands that need the server that has the run.
 
-An answer goes through the server, never straight into the journal: the agent has to hear it and continue. Only a question
-whose answer is looked for in the journal can be answered there (``runtime/questions.py``).
+An answer goes through the server, never straight into the journal: the agent has to get it and continue. Only a question
+whose asker looks for the answer in the journal can be answered there (``runtime/questions.py``).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def answer(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def _answer_question(options: argparse.Namespace, message: dict[str, Any], out: Printer) -> int:
-    """Writes the answer into the journal, where the asking process looks for it."""
+    """Writes the answer to the journal, where the process that asked finds it."""
     if options.server is not None:
         raise misused("give --journal or --server, not both")
     async with place_of(options).open() as journal:
@@ -112,7 +112,7 @@ async def _answer_question(options: argparse.Namespace, message: dict[str, Any],
         _check_awaiting(call)
         if call.name != APPROVAL:
             await _check_not_asked_about(JournalSource(journal, ""), call)
-            raise CommandError(f"an agent has to hear the answer to call {call.call_id}: give it to a server, --server")
+            raise CommandError(f"an agent has to get the answer to call {call.call_id}: send it to a server, --server")
         result = None if options.error is not None else json.loads(message["content"])
         check_answer(call.call_id, result, options.error)
         (row,) = await journal.runs(run_id=call.run_id, limit=1)
@@ -133,7 +133,7 @@ def _fate(call: Call) -> str:
 
 
 async def _is_delivered(source: ServerSource, call: Call, run_id: str) -> bool:
-    """Whether the run has heard news of a job that continues."""
+    """Whether the run got an update of a job that continues."""
     try:
         async with aclosing(source.follow(run_id)) as records:
             async for record in records:
@@ -141,7 +141,7 @@ async def _is_delivered(source: ServerSource, call: Call, run_id: str) -> bool:
                 if isinstance(event, CallProgressed) and event.call_id == call.call_id:
                     return True
     except CommandError:
-        pass  # there is no such run: the answer was refused before it began
+        pass  # there is no such run: the answer was refused before a run began
     return False
 
 
@@ -165,7 +165,7 @@ def _check_awaiting(call: Call) -> None:
 
 
 async def _check_not_asked_about(source: RecordSource, call: Call) -> None:
-    """A tool that was interrupted waits for the answer to a question beside it, which is a call of its own."""
+    """Refuses a call of an interrupted tool: the question about it is a separate call, which has to be answered instead."""
     beside = thread_of_questions(str(call.thread_id))
     for found in await source.calls(run_id=None, thread_id=beside, states=[CallState.AWAITING], limit=_QUESTIONS):
         question = await source.call(found.call_id) if found.name == APPROVAL else None

@@ -1,4 +1,4 @@
-"""``callstream doctor``: what is installed, where models are read, how the journal is."""
+"""``callstream doctor``: what is installed, where models are read, and the state of the journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_to(commands: Commands) -> None:
         summary="check versions, how an agent's models are read, and the journal",
         description="""Shows what is installed, how the models of an agent are read (at the wire, or from google-adk's
             partial events, which is slower), and the state of the journal: schema, counts, size, processes that use
-            it, runs that dead processes left open, and which of them wait for a process that goes on with them. Exits with
+            it, runs that dead processes left open, and which of them wait for a process to continue them. Exits with
             1 if something needs attention.""",
         examples="""
             callstream doctor

@@ -34,8 +34,8 @@ def add_to(commands: Commands) -> None:
         summary="pass model calls of any program on, live and durable, by base URL",
         description="""Stands between programs and their model providers. The same wire goes in and out, byte for byte; calls
             are journaled field by field while they are written, and the inspector shows them. A client whose connection
-            broke and that asks the same again gets the answer it did not get to the end. Keys of providers are passed on
-            and stored nowhere.""",
+            broke gets the whole answer by sending the same request again. Keys of providers are passed on and never
+            stored.""",
         examples="""
             callstream gateway --journal sqlite:///calls.db   # then ANTHROPIC_BASE_URL=http://127.0.0.1:8100/anthropic
             callstream gateway --upstream vllm=http://127.0.0.1:8001/v1   # and http://127.0.0.1:8100/vllm is vLLM
@@ -53,8 +53,8 @@ def add_to(commands: Commands) -> None:
         "--linger",
         type=seconds_or_none,
         metavar="SECONDS",
-        help="how long an answer is read on after its client has left (default: 60 for clients that come back and "
-        "providers that bill to the end, else 0)",
+        help="how long to go on reading an answer after its client has left (default: 60 for clients that come back and "
+        "for providers that bill to the end, else 0)",
     )
     parser.add_argument(
         "--auth",
@@ -86,10 +86,10 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
     if not options.auth and not options.open and options.host not in LOOPBACK:
         raise misused(
             f"anyone who can reach {options.host} could use this gateway and read every run; give --auth, or --open if "
-            "something in front of it checks who asks"
+            "something in front of it authenticates clients"
         )
     settings = GatewaySettings(linger=options.linger)
-    # What clients may come back for goes when its run is compacted.
+    # Answers that clients may come back for are deleted when their run is compacted.
     housekeeping = housekeeping_of(options, compact_after=settings.window)
     journal = served_journal(options, out, gather_seconds=GATHER_SECONDS, housekeeping=housekeeping)
     callstream = Callstream(journal, guards=[_guard(text) for text in options.guard or ()])
@@ -101,7 +101,7 @@ async def gateway(options: argparse.Namespace, out: Printer) -> int:
 
 
 def _keep_out_of_logs() -> None:
-    """Keys, which some clients send in the query of the address, and what is no error: a WebSocket that was refused."""
+    """Keeps out keys, which some clients send in the URL's query, and refused WebSockets, which are not errors."""
     for name in ("httpx", "httpx2"):
         logging.getLogger(name).setLevel(logging.WARNING)  # they log the addresses of all requests
     logging.getLogger("uvicorn.access").addFilter(_cut_query)

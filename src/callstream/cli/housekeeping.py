@@ -1,6 +1,6 @@
 """``callstream migrate``, ``compact``, ``sweep``, ``archive``, ``forget`` and ``move``: looking after the journal by hand.
 
-A serving process does all of it by itself, erasing and moving excepted.
+A serving process does all of it by itself, except erasing and moving.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def add_to(commands: Commands) -> None:
         sweep,
         summary="end runs that dead processes left open",
         description="""Ends the runs of processes that died. Their calls are discarded, or failed if they were
-            executing; calls that await an answer keep waiting. Runs of living processes are not touched. A run that can
-            go on in another process is left for that for an hour after its last record, unless --all is given. A serving
+            executing; calls that await an answer keep waiting. Runs of living processes are not touched. A run that
+            another process can continue is left alone for an hour after its last record, unless --all is given. A serving
             process does this every ten seconds.""",
         examples="""
             callstream sweep
-            callstream sweep --all    # also runs that a server or callstream work would go on with
+            callstream sweep --all    # also runs that a server or callstream work would continue
             callstream sweep --json""",
     )
     sweep_parser.add_argument(
-        "--all", action="store_true", help="also runs that wait for another process to go on with them"
+        "--all", action="store_true", help="also runs that wait for another process to continue them"
     )
     archive_parser = commands.add(
         "archive",
@@ -82,24 +82,24 @@ def add_to(commands: Commands) -> None:
             call that awaits an answer stay. A serving process does this thirty days after a run has ended, if it has an
             archive.""",
         examples="""
-            callstream archive --archive s3://bucket/agents   # what ended more than thirty days ago
+            callstream archive --archive s3://bucket/agents   # runs that ended more than thirty days ago
             callstream archive --older-than 7d""",
     )
     archive_parser.add_argument(
         "--older-than",
         type=age,
         metavar="AGE",
-        help="runs that ended so long ago: 12h, 8w (default: 30d)",
+        help="runs that ended this long ago: 12h, 8w (default: 30d)",
     )
     archive_parser.add_argument("--all", action="store_true", help="all runs that have ended")
     forget_parser = commands.add(
         "forget",
         forget,
-        summary="erase ended runs for good",
-        description="""Erases ended runs with their calls and records: those that match everything given. It asks
+        summary="permanently erase ended runs",
+        description="""Erases ended runs with their calls and records: those that match all the given options. It asks
             first, and cannot be undone. Sessions that google-adk keeps itself are not erased.""",
         examples="""
-            callstream forget --before 30d             # that ended more than thirty days ago
+            callstream forget --before 30d             # runs that ended more than thirty days ago
             callstream forget --before 2026-01-01 --yes
             callstream forget --principal ada --yes    # everything of one user""",
     )
@@ -200,7 +200,7 @@ async def forget(options: argparse.Namespace, out: Printer) -> int:
             rows = await journal.runs(thread_id=thread, principal=principal, active=False)
             matching = [row for row in rows if before is None or (row.ended_at or 0) < before]
             when = f" that ended before {moment(before)}" if before is not None else ""
-            if not _confirm(f"erase {count_of(len(matching), 'run')}{when} from {place} for good?"):
+            if not _confirm(f"permanently erase {count_of(len(matching), 'run')}{when} from {place}?"):
                 out.note("nothing was erased")
                 return 1
         gone = await journal.forget(before=before, thread=thread, principal=principal)
@@ -219,7 +219,7 @@ def _confirm(question: str) -> bool:
 
 
 def _before(text: str) -> float:
-    """The moment that an age or a date means, local time unless it says otherwise."""
+    """The moment that an age or a date means, in local time unless the text says otherwise."""
     try:
         return time.time() - age(text)
     except argparse.ArgumentTypeError:
@@ -243,17 +243,19 @@ def _add_move(commands: Commands) -> None:
         move,
         summary="copy a journal into another store",
         description="""Copies all runs of the journal FROM into the journal TO, which is created if it does not exist, and
-            compares the two by digest. The runs of FROM stay as they are; its file or database has to be writable all the
-            same, for this process's lease. A copy that was interrupted goes on when the
-            command is run again; so you can copy most of a journal while it is in use, and what is new when its servers have
-            stopped. FROM and TO are URLs, or names of environment variables that hold them, as a URL with a password must
-            be given. What FROM has in its archive is copied into TO itself.""",
+            compares the two by digest. The runs of FROM stay as they are, but its file or database has to be writable,
+            for this process's lease. A copy that was interrupted continues when the command is run again; so you can
+            copy most of a journal while it is in use, and the rest when its servers have stopped. FROM and TO are URLs,
+            or names of environment variables that hold them, which is how a URL with a password must be given. Runs in
+            FROM's archive are copied into TO itself.""",
         examples="""
             callstream move sqlite:///callstream.db postgresql://agent@db/agents
             callstream move sqlite:///callstream.db CALLSTREAM_JOURNAL   # the URL in that variable""",
     )
     parser.add_argument("source", metavar="FROM", help="the journal to copy")
-    parser.add_argument("target", metavar="TO", help="where to: empty, or begun by such a copy of the same journal")
+    parser.add_argument(
+        "target", metavar="TO", help="the journal to copy to: empty, or with an unfinished copy of FROM"
+    )
     add_archive(parser)
     add_json(parser, "one JSON document")
 

@@ -1,4 +1,4 @@
-"""``callstream runs``, ``calls`` and ``show``: what is in the journal."""
+"""``callstream runs``, ``calls`` and ``show``: the content of the journal."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _outcome(call: Call) -> str:
 
 
 async def _made_in(call: Call, source: RecordSource) -> tuple[CallView, RunView] | None:
-    """The call as its run has it, by the run's records: who made it, and whether it is void."""
+    """The call in its run's records, which say who made it and whether it is void."""
     for row in await source.runs(run_id=call.run_id or ""):
         records: list[Record] = []
         attempt, has_begun = 1, False
@@ -173,7 +173,7 @@ async def _made_in(call: Call, source: RecordSource) -> tuple[CallView, RunView]
                     attempt = record.event.attempt
                 has_begun |= isinstance(record.event, CallStarted) and record.event.call_id == call.call_id
                 if has_begun and attempt >= row.attempt:
-                    break  # the run may go on for long
+                    break  # the run may last long
         view = RunView.of(records)
         void = [made for message in view.void.values() for made in message.calls]
         for made in (*view.calls.values(), *void):
@@ -183,7 +183,7 @@ async def _made_in(call: Call, source: RecordSource) -> tuple[CallView, RunView]
 
 
 def _attempt(made: CallView, view: RunView) -> str | None:
-    """Which process of the run's read the call, where there were several."""
+    """Which of the run's processes read the call, if there were several."""
     if view.attempt == 1:
         return None
     void = view.void.get(made.message_id)
@@ -212,7 +212,7 @@ def _facts(call: Call, made: tuple[CallView, RunView] | None) -> list[tuple[str,
 
 
 def _readable(call: Call) -> str:
-    """Arguments as indented JSON; as they came where they are not whole, or are text anyway."""
+    """Arguments as indented JSON; as they came if they are incomplete, or are text anyway."""
     try:
         args = call.args
     except (ValueError, CallstreamError):

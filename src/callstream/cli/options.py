@@ -30,7 +30,7 @@ _SCHEMES = ("memory", "sqlite", "postgresql", "postgres")
 
 
 def address(url: str) -> SplitResult:
-    """The parts of a URL whose hosts make sense: PostgreSQL's may have several. What is wrong with it may be a secret."""
+    """The parts of a URL with valid hosts: PostgreSQL's may have several. Errors do not quote it: it may hold a secret."""
     try:
         parts = urlsplit(url)
         for host in parts.netloc.rpartition("@")[2].split(","):
@@ -69,7 +69,7 @@ _CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 
 
 class JournalPlace(NamedTuple):
-    """Where a journal is. As text it names the log beside it, and has no password. The archive's address is no secret."""
+    """Where a journal is. Its text names the log beside it, and hides passwords. The archive's address is not secret."""
 
     url: str
     archive: str | None = None
@@ -86,7 +86,7 @@ class JournalPlace(NamedTuple):
     async def open(self, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:
         """The journal, open. It does no housekeeping and changes no schema by itself, unless the settings say so.
 
-        With ``must_exist`` a SQLite file that is not there is an error: reading must not make one.
+        With ``must_exist``, a SQLite file that does not exist is an error: reading must not create one.
         """
         if must_exist:
             _check_exists(self.url)
@@ -119,7 +119,7 @@ def place_of(options: argparse.Namespace, *, may_be_new: bool = False) -> Journa
 
 
 def served_journal(options: argparse.Namespace, out: Printer, **settings: Any) -> Journal:
-    """The journal of a process that serves: told to the person, and opened when it is used. It may be new."""
+    """The journal of a process that serves. It is printed for the user, opened when it is first used, and may be new."""
     place = place_of(options, may_be_new=True)
     out.note(f"journal: {place}")
     for name in ("retry_seconds", "lease_ttl"):
@@ -142,7 +142,7 @@ def _check_exists(url: str) -> None:
 
 
 def check_url(url: str, variable: str | None = None) -> str:
-    """The URL, if it may be a journal's. What a variable holds instead of one may be any secret, and is not repeated."""
+    """The URL, if it may be a journal's. A variable may hold any secret instead of one, so its value is not repeated."""
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _SCHEMES:
         is_shown = variable is None or "://" in url
@@ -161,7 +161,7 @@ Running: TypeAlias = Callable[[argparse.Namespace, Printer], int | Coroutine[Any
 
 
 class Commands:
-    """The commands of the program. ``add`` gives each what all of them have."""
+    """The commands of the program. ``add`` gives each the options that all of them have."""
 
     def __init__(self, parsers: argparse._SubParsersAction[Any]) -> None:
         self._parsers = parsers
@@ -225,7 +225,7 @@ def add_housekeeping(parser: argparse.ArgumentParser) -> None:
 
 
 def housekeeping_of(options: argparse.Namespace, **others: Any) -> Housekeeping:
-    """What becomes of runs that have ended, as the options or the environment say."""
+    """What happens to runs that have ended, according to the options or the environment."""
     from callstream.journal import Housekeeping
 
     given = getattr(options, "archive_after", None)
@@ -255,7 +255,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """What ``source_of`` reads: a journal, or a server."""
+    """Adds the options for ``source_of``: a journal, or a server."""
     add_journal(parser)
     add_server(parser)
 
@@ -265,7 +265,7 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def some_text(text: str) -> str:
-    """A name. An empty one is a variable of the shell that is not set."""
+    """A name. It must not be empty, as it is when a shell variable is not set."""
     if not text:
         raise argparse.ArgumentTypeError("expected a name, got an empty text")
     return text

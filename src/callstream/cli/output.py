@@ -1,8 +1,8 @@
-"""What a command prints, and how it ends when it cannot do what it was asked: one sentence and an exit code.
+"""What a command prints, and how it ends if it cannot do what was asked: with one sentence and an exit code.
 
-Results go to standard output, notes and progress to standard error. Tables and colours are rich's, where rich is
-installed and the output is a terminal; everything else is plain lines. What comes from a model or a tool passes
-``clean``, since a terminal obeys what it is sent.
+Results go to standard output, notes and progress to standard error. If rich is installed and the output is a terminal,
+tables and colours are rich's; everything else is plain lines. Text from a model or a tool goes through ``clean``, since a
+terminal obeys control characters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OBEYED = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: 0x2421,
     **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
-    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),  # they reorder what stands beside them
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),  # they reorder the text around them
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
 }
 
@@ -70,7 +70,7 @@ def count_of(number: int, noun: str, plural: str | None = None) -> str:
 
 
 class Printer:
-    """Where a command prints to. ``console`` is None wherever plain lines are wanted; ``as_json`` is ``--json``."""
+    """The output of a command. ``console`` is None if plain lines are wanted; ``as_json`` is ``--json``."""
 
     def __init__(self, *, plain: bool = False, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -92,7 +92,7 @@ class Printer:
         sys.stdout.write(f"{text}\n")
 
     def note(self, text: str) -> None:
-        """A line for the person at the terminal; no part of the result."""
+        """A line for the person at the terminal; not part of the result."""
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
@@ -101,7 +101,7 @@ class Printer:
         self.line(codec.encode(value).decode())
 
     def result(self, document: Any, *lines: str) -> None:
-        """What a command came to: one document, or lines for people."""
+        """The result of a command: one document, or lines for people."""
         if self.as_json:
             self.json(document)
         else:
@@ -126,7 +126,7 @@ class Printer:
 
 
 class Ticker:
-    """Shows on standard error how far something is, on a terminal and after the first second only.
+    """Shows progress on standard error, only on a terminal and only after the first second.
 
     ::
 
@@ -173,9 +173,9 @@ class Ticker:
 FAILED: Final = 1
 MISUSED: Final = 2
 INTERRUPTED: Final = 130
-"""What shells report for a program that Ctrl-C ended."""
+"""The exit code that shells report for a program ended by Ctrl-C."""
 PIPE_CLOSED: Final = 141
-"""What shells report for a program whose reader went away."""
+"""The exit code that shells report for a program whose output is no longer read."""
 
 
 class CommandError(Exception):
@@ -187,5 +187,5 @@ class CommandError(Exception):
 
 
 def misused(sentence: str) -> CommandError:
-    """An option or an argument that cannot be."""
+    """The error for invalid options or arguments."""
     return CommandError(sentence, MISUSED)

@@ -54,12 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         return _run(options)
-    except SystemExit as end:  # argparse's own way out, for --help, --version and what it cannot parse
+    except SystemExit as end:  # from argparse: after --help or --version, or if it cannot parse the arguments
         return end.code if isinstance(end.code, int) else FAILED
 
 
 def _fill_in_closed_streams() -> None:
-    """Python has None for a stream that was closed before it began (``>&-``): what is written there is lost."""
+    """Python has None for a stream that was closed before it started (``>&-``): output to it is discarded."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     if sys.stderr is None:
@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
         out.note("")
         return INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered has no reader either; the interpreter must not complain about it at its end.
+        # Buffered output has no reader either, and the interpreter must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except CommandError as error:
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _loop_factory(command: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """For servers uvloop's, where it is installed: a delta costs them a good deal less on it."""
+    """uvloop for servers, if it is installed: it makes deltas considerably cheaper."""
     if command not in _SERVERS:
         return None
     try:
@@ -108,7 +108,7 @@ def _loop_factory(command: str) -> Callable[[], asyncio.AbstractEventLoop] | Non
 
 
 def _say(options: argparse.Namespace, out: Printer, error: Exception, code: int) -> int:
-    sentence = clean(f"callstream {options.command}: {error}")  # a server may have had a part in it
+    sentence = clean(f"callstream {options.command}: {error}")  # part of it may come from a server
     if getattr(options, "log_format", None) == "json" and logging.getLogger().handlers:
         logging.getLogger("callstream").error("%s", sentence, exc_info=error if options.debug else None)
     elif options.debug:
@@ -119,7 +119,7 @@ def _say(options: argparse.Namespace, out: Printer, error: Exception, code: int)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints name the command and where its help is, in one line."""
+    """A parser whose errors name the command and its help, in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")

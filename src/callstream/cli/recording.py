@@ -1,4 +1,4 @@
-"""``callstream record`` and ``replay``: a provider's answers, kept once and sent again without it."""
+"""``callstream record`` and ``replay``: a provider's answers, recorded once and replayed without the provider."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def replay(options: argparse.Namespace, out: Printer) -> int:
             credentials = dict(ENCODERS[provider.wire].credentials)
             out.note(f"replaying {options.folder}, wire {provider.wire}")
             code = await _against(provider.base_url, provider.wire, options.program, credentials, out)
-    except UsageError as error:  # of the program, which asked for something that was not recorded
+    except UsageError as error:  # the program sent a request that was not recorded
         raise CommandError(str(error)) from error
     out.note(f"{count_of(len(provider.requests), 'request')} answered")
     return code
@@ -130,7 +130,7 @@ async def _run(program: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 async def ended() -> int:
-    """Waits for Ctrl-C or a polite kill, and gives the exit code that says which it was."""
+    """Waits for SIGINT or SIGTERM, and returns the exit code for it."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[int] = loop.create_future()
 

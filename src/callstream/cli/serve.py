@@ -1,4 +1,4 @@
-"""``callstream serve``: an agent over AG-UI, with its journal and the inspector; and ``work``, its runs without a server."""
+"""``callstream serve``: an agent over AG-UI, with its journal and the inspector; and ``work``: its runs without a server."""
 
 from __future__ import annotations
 
@@ -94,13 +94,15 @@ def add_to(commands: Commands) -> None:
         metavar="N",
         help="processes that serve the address together, on one journal in a file or a database (default: 1)",
     )
-    parser.add_argument("--worker", nargs=2, type=int, help=argparse.SUPPRESS)  # what the supervisor starts
+    parser.add_argument(
+        "--worker", nargs=2, type=int, help=argparse.SUPPRESS
+    )  # for processes that the supervisor starts
     parser.add_argument("--verbose", action="store_true", help="log every request")
     _add_work(commands)
 
 
 def _add_application(parser: argparse.ArgumentParser) -> None:
-    """What names an application and says where its runs are kept."""
+    """Adds the options that name an application and say where its runs are kept."""
     parser.add_argument("target", metavar="MODULE:APP", help=HELP)
     add_journal(parser)
     parser.add_argument(
@@ -116,8 +118,8 @@ def _add_application(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-mcp-hints",
         action=argparse.BooleanOptionalAction,
-        help="run tools of MCP servers again that call themselves read-only or idempotent, if their process died while they "
-        "ran (default: do not)",
+        help="run tools of MCP servers that are declared read-only or idempotent again if their process died while they ran "
+        "(default: do not)",
     )
     add_env_file(parser)
     add_log_format(parser)
@@ -130,14 +132,14 @@ async def serve(options: argparse.Namespace, out: Printer) -> int:
         if workers > 1:
             return await _serve_with_workers(workers, options, out)
     elif options.worker[1] > 1:
-        out = _NoNotes(plain=options.plain)  # the first worker's are those of all
+        out = _NoNotes(plain=options.plain)  # the first worker has printed them for all
     async with _made_app(options, out) as app:
         return await serve_made(app, options, out)
 
 
 @asynccontextmanager
 async def _made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[Any]:
-    """The application of a command: the target itself if ``create_app`` made it, else one that serves it."""
+    """The application of a command: the target itself if ``create_app`` made it, else one that serves the target."""
     quiet_adk()
     target = load_target(options.target, env_file=options.env_file)
     if _is_made_by_create_app(target.found):
@@ -149,7 +151,7 @@ async def _made_app(options: argparse.Namespace, out: Printer) -> AsyncIterator[
     callstream = _callstream(options, target, out)
     sessions = await _sessions(options, target, out)
     agent = _agent(target, callstream, session_service=sessions, **_of_adk(options, target))
-    shares_journal = callstream is None or callstream.journal.is_persistent  # if not, ``serve_made`` says so
+    shares_journal = callstream is None or callstream.journal.is_persistent  # if not, ``serve_made`` reports it
     if (
         getattr(options, "worker", None) is not None
         and shares_journal
@@ -194,7 +196,7 @@ class _NoNotes(Printer):
 
 
 class _LoggedNotes(Printer):
-    """Notes as log records, for a standard error that has to be JSON on every line."""
+    """Writes notes as log records, for when every line of standard error has to be JSON."""
 
     def note(self, text: str) -> None:
         logger.info("%s", text.removeprefix("callstream: "))
@@ -246,8 +248,8 @@ def app_of(
 async def serve_made(
     app: Any, options: argparse.Namespace, out: Printer, links: Mapping[str, str] | None = None
 ) -> int:
-    """Serves until Ctrl-C or a polite kill. The address is printed when it is bound, and after it ``links``: what is at
-    further paths.
+    """Serves until SIGINT or SIGTERM. Prints the address once it is bound, and then ``links``: paths and descriptions of
+    further addresses.
     """
     from callstream.server.serving import serve as serve_with_uvicorn
 
@@ -260,7 +262,7 @@ async def serve_made(
         )
     uvicorn: dict[str, Any] = {"log_level": "info" if getattr(options, "verbose", False) else "warning"}
     with _listening(options.host, options.port) if worker is None else _shared(worker[0]) as used, _on_sigterm(_end):
-        await journal.open()  # what is wrong with it is said before any address is
+        await journal.open()  # so that its errors are reported before any address is
         if worker is None:
             _announce(used, options, out, links or {})
             uvicorn["sockets"] = [used]
@@ -299,7 +301,7 @@ def _callstream(options: argparse.Namespace, target: Target, out: Printer) -> Ca
 
 
 def _own_callstream(target: Target) -> Callstream | None:
-    """The Callstream that an application brings: google-adk's in a plugin, any other as ``callstream``, or in its module."""
+    """The application's own Callstream: google-adk's in a plugin, any other's as ``callstream`` or in its module."""
     from callstream.callstream import Callstream
 
     found = target.found
@@ -331,7 +333,7 @@ def _is_made_by_create_app(found: Any) -> bool:
 
 
 def _refuse_web_app(target: Target) -> None:
-    """Raises for an app of FastAPI or Starlette: it is callable, but no agent."""
+    """Raises for an app of FastAPI or Starlette: it is callable, but not an agent."""
     kind = type(target.found)
     if not {"FastAPI", "Starlette"} & {each.__name__ for each in kind.__mro__}:
         return
@@ -344,7 +346,7 @@ def _refuse_web_app(target: Target) -> None:
 
 
 async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -> Any:
-    """google-adk's session service; None where the application has its own, or is none of google-adk."""
+    """google-adk's session service; None if the application has its own, or does not use google-adk."""
     url = options.sessions and refuse_secret(options.sessions, _SESSIONS)
     url = url or from_environment(_SESSIONS, str)
     adk = _adk_of(target.found)
@@ -355,7 +357,7 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
     is_default = url is None
     if url is None:
         if _own_callstream(target) is not None:
-            return None  # its journal may be anywhere
+            return None  # its journal may be anywhere, so there is no place beside it
         url = adk.sessions_beside(place_of(options, may_be_new=True).url)
     patience = from_environment("CALLSTREAM_RETRY_SECONDS", seconds) or adk.RETRY_SECONDS
     try:
@@ -370,13 +372,13 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
         await adk.prepare_sessions(sessions, url)
     except JournalError:
         raise
-    except Exception as error:  # what SQLAlchemy and the driver raise is any kind of error
+    except Exception as error:  # SQLAlchemy and the driver may raise any kind of error
         raise CommandError(f"the sessions cannot be opened: {type(error).__name__}: {error}") from error
     return sessions
 
 
 def _of_adk(options: argparse.Namespace, target: Target) -> dict[str, bool]:
-    """What is decided for applications of google-adk, by option or by the environment."""
+    """The options for google-adk applications, from the command line or the environment."""
     adk = _adk_of(target.found)
     names = ("stream_arguments", "trust_mcp_hints")
     if adk is None or not adk.takes_options(target.found):
@@ -403,7 +405,7 @@ def _agent(target: Target, callstream: Callstream | None, **options: Any) -> Any
 
 
 def _adk_of(found: Any) -> ModuleType | None:
-    """What Callstream knows of google-adk, for what an application of it is; None for anything else."""
+    """Callstream's module for google-adk, if this is an application of google-adk; else None."""
     adk = _adk()
     return adk if adk is not None and adk.is_adk(found) else None
 
@@ -417,7 +419,7 @@ def _adk() -> ModuleType | None:
 
 
 def quiet_adk() -> None:
-    """google-adk warns of features of its own that it uses itself, which says nothing to users of this program."""
+    """Silences google-adk's warnings about experimental features that it uses itself: they do not help users here."""
     warnings.filterwarnings("ignore", message=r"\[EXPERIMENTAL\]")
 
 
@@ -431,7 +433,7 @@ def _listening(host: str, number: int) -> socket.socket:
 
 
 def _shared(descriptor: int) -> socket.socket:
-    """A worker's socket that is shared with its supervisor, and not with programs that the application starts."""
+    """A worker's socket that is shared with its supervisor, but not with programs that the application starts."""
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)
 
@@ -446,7 +448,7 @@ def _on_sigterm(act: Callable[[], None]) -> Iterator[None]:
 
 
 def _end() -> NoReturn:
-    """Ends the program with 0 and all that it has begun: uvicorn hands a signal back when it is done."""
+    """Ends the program with exit code 0, after cleaning up: uvicorn raises a signal again when it is done."""
     raise SystemExit(0)
 
 
@@ -457,11 +459,11 @@ def _add_work(commands: Commands) -> None:
     parser = commands.add(
         "work",
         work,
-        summary="go on with runs whose process has died, without a server",
-        description="""Takes over runs of an application whose process has died or has handed them over, and goes on with
-            them, until it is stopped. It listens nowhere: clients follow such a run through any server on the same journal.
-            On SIGTERM it takes no more runs, lets those that it works on finish for CALLSTREAM_SHUTDOWN_SECONDS, and hands
-            over what is left. The application is named as for callstream serve.""",
+        summary="continue runs whose process has died, without a server",
+        description="""Takes over runs of an application whose process has died or has handed them over, and continues
+            them, until it is stopped. It does not listen on any port: clients follow such a run through any server on the
+            same journal. On SIGTERM it takes no more runs, gives those that it works on CALLSTREAM_SHUTDOWN_SECONDS to
+            finish, and hands over the rest. The application is named as for callstream serve.""",
         examples="""
             callstream work agent.py:root_agent --journal postgresql://db/shop
             callstream work shop.web:app                 # an app of create_app, with the journal that it names""",
@@ -481,7 +483,7 @@ async def work(options: argparse.Namespace, out: Printer) -> int:
         stopped, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def stop() -> None:
-            """The first signal stops, the second one gives the active runs no more time."""
+            """The first signal stops; after the second one, active runs get no more time."""
             loop.call_soon_threadsafe(app.state.driver.hurry if stopped.is_set() else stopped.set)
 
         with _on_sigterm(stop):

@@ -1,4 +1,4 @@
-"""Where runs and calls are read: in a journal, or from a server that has one."""
+"""Where runs and calls are read: from a journal, or from a server that has one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SECONDS = 30.0
 _sleep = asyncio.sleep
 _RETRIES = 5
 _RUNS = 500
-"""How many runs of a server are looked through."""
+"""How many of a server's runs are searched."""
 
 
 class JournalSource:
@@ -53,9 +53,9 @@ class JournalSource:
     ) -> list[Call]:
         """The newest calls, the oldest of them first, without arguments."""
         if run_id is not None or (states is not None and not FINAL & set(states)):
-            # What is open is little, and indexed.
+            # Open calls are few, and indexed.
             return (await self._journal.calls(run_id=run_id, thread_id=thread_id, states=states))[-limit:]
-        # The journal lists from its beginning; from its end one goes run by run.
+        # The journal lists calls from its beginning; to start from its end, go run by run.
         found: list[Call] = []
         for row in await self._journal.runs(thread_id=thread_id):
             found = [*await self._journal.calls(run_id=row.run_id, states=states), *found]
@@ -70,7 +70,7 @@ class JournalSource:
 
 
 class ServerSource:
-    """The same by a server's HTTP. ``where`` is its address."""
+    """The same over a server's HTTP API. ``where`` is its address."""
 
     def __init__(self, url: str) -> None:
         self.where = refuse_secret(url, "CALLSTREAM_TOKEN").rstrip("/")
@@ -101,7 +101,7 @@ class ServerSource:
         else:
             run_ids = [row.run_id for row in await self.runs(thread_id=thread_id, limit=_RUNS)]
         found: list[Call] = []
-        for each in run_ids:  # from its end, run by run, as with a journal
+        for each in run_ids:  # from the end, run by run, as with a journal
             answer = await self.ask("/api/calls", {"run_id": each, "limit": _RUNS})
             calls = [_convert(call, Call) for call in answer["calls"]]
             found = [*(call for call in calls if states is None or call.state in states), *found]
@@ -113,7 +113,7 @@ class ServerSource:
         return _convert(await self.ask(f"/api/calls/{quote(call_id, safe='')}"), Call)
 
     async def follow(self, run_id: str) -> AsyncGenerator[Record | None, None]:
-        """Goes on where it was when the connection breaks. None means: forget what came, all of it follows again."""
+        """Reconnects where it was if the connection breaks. None means: discard all records, they all follow again."""
         seq, tries = 0, 0
         path = f"/runs/{quote(run_id, safe='')}/events"
         while True:
@@ -139,7 +139,7 @@ class ServerSource:
                     await _sleep(0.2 * 2**tries)
 
     async def ask(self, path: str, query: Mapping[str, Any] | None = None, *, body: Any = None) -> Any:
-        """The JSON that the server answers with. With a ``body`` the request is a POST."""
+        """The JSON of the server's answer. With a ``body`` the request is a POST."""
         async with self._open(path, query, body) as response:
             text = await response.aread()
         try:
@@ -167,7 +167,7 @@ class ServerSource:
 
     @asynccontextmanager
     async def _open(self, path: str, query: Mapping[str, Any] | None, body: Any) -> AsyncIterator[httpx.Response]:
-        """Asks the server. What is None in the query is left out."""
+        """Sends a request to the server. Values of the query that are None are left out."""
         try:
             import httpx
         except ImportError:
@@ -176,7 +176,7 @@ class ServerSource:
         if self._token:
             headers["authorization"] = f"Bearer {self._token}"
         params = {name: each for name, each in (query or {}).items() if each is not None}
-        # With a transport of its own httpx uses no proxy of the environment, which would not reach this machine.
+        # With an explicit transport, httpx ignores the environment's proxies, which could not reach this machine.
         transport = httpx.AsyncHTTPTransport() if self._is_local else None
         async with httpx.AsyncClient(
             headers=headers, timeout=_SECONDS, transport=transport, follow_redirects=True

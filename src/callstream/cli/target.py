@@ -1,4 +1,4 @@
-"""``module:name``: the agent that a command is to serve or look at."""
+"""``module:name``: the agent that a command is to serve or inspect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from callstream.cli.output import CommandError, misused
 
 _NAMES = ("app", "root_agent", "agent")
-"""Where google-adk's own tools look too, and in that order."""
+"""The names that google-adk's own tools look for, too, in this order."""
 HELP = (
     "module:name, path/to/file.py:name, or a google-adk agent folder; the name may be left out (app, root_agent, agent)"
 )
@@ -30,10 +30,9 @@ class Target(NamedTuple):
 
 
 def load_target(text: str, *, env_file: str | None = None) -> Target:
-    """Imports the module and takes the object out of it. This folder is on the path, as with ``python -m``.
+    """Imports the module and returns the object in it. The current folder is on the path, as with ``python -m``.
 
-    What the application would get from google-adk's own commands it gets here too: the variables of the ``.env`` beside
-    it, where those are not set already.
+    As with google-adk's own commands, variables from the ``.env`` beside the application are set, unless they are already.
     """
     place, name = _split(text)
     here = str(Path.cwd())
@@ -98,7 +97,7 @@ def _file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise misused(f"{path} cannot be loaded as a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # what it defines may look for its own module
+    sys.modules[name] = module  # its classes may look up their own module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -40,15 +40,15 @@ from callstream.waits import Alarm
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# What there is to see of a run in a terminal, and how it is drawn live, with rich.
+# What is shown of a run in a terminal, and how it is drawn live, with rich.
 #
-# What is active is at the bottom, what is over above it.
+# Active items are at the bottom, finished ones above.
 
-# -- what there is to see ----------------------------------------------------------------------------------------------
+# -- what is shown -----------------------------------------------------------------------------------------------------
 
 
 class _Preview:
-    """The arguments of a call while they arrive: how many, how fast, and what they say so far."""
+    """The arguments of a call while they arrive: how much, how fast, and their content so far."""
 
     def __init__(self, *, is_text: bool) -> None:
         self.first_at: float | None = None
@@ -65,10 +65,10 @@ class _Preview:
             try:
                 self._stream.feed(text)
             except WireError:
-                self._stream = None  # it is shown as it came
+                self._stream = None  # the text is then shown as it came
 
     def fields(self, call: CallView) -> list[tuple[str, str]]:
-        """Names and values as text; what is no object has no names."""
+        """Names and values as text; a value that is not an object has no names."""
         value = self._stream.value if self._stream is not None else call.args_text
         if isinstance(value, dict):
             return [(name, as_text(each)) for name, each in value.items()]
@@ -76,7 +76,7 @@ class _Preview:
 
 
 class Scene:
-    """A run as it is until now."""
+    """A run so far."""
 
     def __init__(self) -> None:
         self.view = RunView()
@@ -106,7 +106,7 @@ class Scene:
 
 
 def describe_attempt(view: RunView) -> str:
-    """That another process goes on with the run, and what of the attempt before is void."""
+    """Says that another process continues the run, and what part of the previous attempt is void."""
     cut = [message for message in view.void.values() if message.attempt == view.attempt - 1]
     names = ", ".join(call.name for message in cut for call in message.calls)
     void = f"; void: the response that was cut{' with ' if names else ''}{names}" if cut else ""
@@ -114,7 +114,7 @@ def describe_attempt(view: RunView) -> str:
 
 
 def heading_of(passage: Passage) -> str:
-    """Who says it, and whether that is reasoning."""
+    """The author of a passage, and whether it is reasoning."""
     if passage.kind == "text":
         return passage.author or "model"
     return "reasoning" if passage.author is None else f"reasoning of {passage.author}"
@@ -133,7 +133,7 @@ def answer_text(answer: AnswerView) -> str:
 
 
 def bar_of(progress: Any, width: int = 30) -> str | None:
-    """A report of a tool as a bar, if it says how far of what it is; else None."""
+    """A tool's progress report as a bar, if it has numbers for ``done`` and ``total``; else None."""
     if not isinstance(progress, dict):
         return None
     done, total, message = progress.get("done"), progress.get("total"), progress.get("message")
@@ -154,7 +154,7 @@ _FRAMES_PER_SECOND = 12
 _TAIL = 10
 """Lines of one value that are shown while it grows."""
 _KEPT = 40
-"""Lines of one value that are shown in the end."""
+"""Lines of one value that are shown once it is complete."""
 _LONG = 1000
 _WIDTH = 100
 _STYLES = {
@@ -168,7 +168,7 @@ _ROLES = {"user": "bold cyan", "reasoning": "italic dim", "answer": "bold cyan"}
 
 
 class LivePane:
-    """Draws records. Items that are settled, and all before them, are printed for good and leave the pane."""
+    """Draws records. Settled items at the top are printed permanently and leave the pane."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -222,12 +222,12 @@ class LivePane:
             settled.append(items[self._printed])
             self._printed += 1
         if settled:
-            self._live.refresh()  # else what is printed above would stand in the pane once more
+            self._live.refresh()  # else the items printed above would also still be in the pane
             for item in settled:
                 self._console.print(self._item(item, _KEPT))
 
     def _print_void(self, before: list[Item]) -> None:
-        """What counts no more is printed for good, struck through, as far as it was in the pane."""
+        """Prints void items that were in the pane permanently, struck through."""
         view = self._scene.view
         valid = {id(item) for item in view.items}
         void = [item for item in before[self._printed :] if id(item) not in valid]
@@ -312,7 +312,7 @@ def _facts(called: CallView, preview: _Preview) -> str:
 
 
 def _describe_outcome(called: CallView) -> str:
-    """A call's state and what it ended in, on one line."""
+    """A call's state and outcome, on one line."""
     match called.outcome:
         case CallReturned(result=result):
             return f"→ {one_line(result, 200)}"
@@ -327,7 +327,7 @@ def _describe_outcome(called: CallView) -> str:
 
 
 def _tail(text: str, lines: int) -> str:
-    """The end of a text, at most so many lines of usual width, and a word of what is left out."""
+    """The end of a text, at most ``lines`` lines of usual width, after a note on what is left out."""
     most = lines * _WIDTH
     left_out = "" if len(text) <= most else f"… {len(text) - most} characters above\n"
     rows = clean(text[-most:]).splitlines()
@@ -341,11 +341,11 @@ def _tail(text: str, lines: int) -> str:
 
 _INDENT = "  "
 _STEPS = 10
-"""How many lines one bar becomes at most."""
+"""How many lines are printed for one bar at most."""
 
 
 class _RecordPrinter:
-    """Prints records. What is being written stays on its line until something else is written. Calls are numbered here."""
+    """Prints records. Growing text stays on its line until something else is printed. Calls are numbered here."""
 
     def __init__(self, out: Printer) -> None:
         self._out = out
@@ -411,7 +411,7 @@ class _RecordPrinter:
                 changes = stream.feed(text)
             except WireError:
                 stream = self._streams[call.call_id] = None
-                text = call.args_text  # all of it once more, as it came
+                text = call.args_text  # all of it again, as it came
         margin = self._margin(call) + _INDENT
         if stream is None:
             self._turn_to(call)
@@ -426,7 +426,7 @@ class _RecordPrinter:
                 self._grow((call.call_id, change.path), heading, one_line(change.value, 200))
 
     def _turn_to(self, call: CallView) -> None:
-        """Names the call again if something else was written in between."""
+        """Names the call again if something else was printed in between."""
         writing = self._writing
         if writing != call.call_id and not (isinstance(writing, tuple) and writing[0] == call.call_id):
             self._say(call, " …")
@@ -443,12 +443,12 @@ class _RecordPrinter:
             self._say(call, f" {bar}")
 
     def _say(self, call: CallView | AnswerView, text: str) -> None:
-        """A line about a call. One of an earlier run has no number here."""
+        """Prints a line about a call. A call of an earlier run has no number here."""
         name = f"{call.name} #{self._numbers[call.call_id]}" if isinstance(call, CallView) else call.call_id
         self._line(f"{name}{text}", self._margin(call))
 
     def _margin(self, item: Item) -> str:
-        """What the model of a tool says and calls stands under the tool's call."""
+        """Text and calls of a tool's model are indented under the tool's call."""
         return _INDENT * self._view.depth_of(item)
 
     def _grow(self, what: Any, heading: str, text: str, *, indent: str = "") -> None:
@@ -482,10 +482,10 @@ def _describe(outcome: Outcome) -> str:
 
 _LOOK_EVERY = 0.25
 _QUIET_SECONDS = 20.0
-"""How long a run may say nothing before a note says why that may be."""
+"""How long a run may be silent before a note says why that may be."""
 _IF_DEAD = (
-    "if its process has died, another one that uses the journal goes on with it or ends it, within 45 s; callstream doctor "
-    "and callstream sweep help where there is none"
+    "if its process has died, another one that uses the journal continues or ends it within 45 s; if there is no other, "
+    "callstream doctor and callstream sweep help"
 )
 
 
@@ -528,7 +528,7 @@ async def watch(options: argparse.Namespace, out: Printer) -> int:
 
 
 async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bool = False) -> None:
-    """Shows a run until its end. A run that says nothing for long gets a hint, once."""
+    """Shows a run until its end. If it is silent for long, prints a hint, once."""
     screen = _Lines(out) if as_json else _RecordPrinter(out) if out.console is None else LivePane(out.console)
     show = out.note if out.console is None or as_json else out.console.print
     was_quiet = False
@@ -536,7 +536,7 @@ async def follow(source: RecordSource, run_id: str, out: Printer, *, as_json: bo
     def hint() -> None:
         nonlocal was_quiet
         was_quiet = True
-        show(f"run {run_id} has said nothing for {_QUIET_SECONDS:g} s; {_IF_DEAD}")
+        show(f"run {run_id} has been silent for {_QUIET_SECONDS:g} s; {_IF_DEAD}")
 
     quiet, loop = Alarm(hint), asyncio.get_running_loop()
     quiet.set(loop, _QUIET_SECONDS)
@@ -565,14 +565,14 @@ class _Lines:
             self._out.write(codec.encode(record).decode() + "\n")
 
     def restart(self) -> None:
-        """The numbers of the lines say it."""
+        """Nothing: the records' numbers show it."""
 
     def close(self) -> None:
-        """Every line is out."""
+        """Nothing: every line has been written."""
 
 
 async def next_run(source: RecordSource, thread_id: str | None, seen: set[str], out: Printer) -> str:
-    """The newest active run that was not seen yet. Waits until there is one."""
+    """The newest active run that was not shown yet. Waits until there is one."""
     is_shown = False
     while True:
         for row in await source.runs(thread_id=thread_id, active=True, limit=50):

@@ -1,8 +1,8 @@
-"""A gateway by base URL: model calls of any program, in any language, live and durable, without a change to it.
+"""A gateway by base URL: it makes model calls of any program, in any language, live and durable, with no change to it.
 
-The same wire goes in and out, byte for byte; what passes is decoded beside it and journaled as the tap does. An answer
-outlives its reader: a client that asks the same again gets the answer it did not get to the end. ``create_gateway`` makes
-the app, ``callstream gateway`` serves it.
+The same wire goes in and out, byte for byte; the traffic is decoded on the side and journaled as by the tap. An answer
+outlives its reader: a client that did not receive all of it gets it by sending the same request again. ``create_gateway``
+makes the app, ``callstream gateway`` serves it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Answers that outlive their readers.
 
-An answer is read from its upstream by a task of its own and kept as it came. Any number of clients may read it, each from
-its own place on. When the last of them has left before the end, it is read on for a while; after that it is broken off.
-``LiveAnswers`` has those of this process; ``KeptAnswers`` puts what a client left before the end where every process on the
-same journal can find it.
+An answer is read from its upstream by a task of its own and kept as it arrived. Any number of clients may read it, each from
+its own position. If the last of them leaves before the end, reading continues for a while; then the answer is broken off.
+``LiveAnswers`` holds those of this process. ``KeptAnswers`` stores answers whose clients left before the end, so that every
+process on the same journal can find them.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from callstream.runtime.continuing import pack, unpack
 logger = logging.getLogger("callstream.gateway")
 
 Push: TypeAlias = Callable[[bytes], bool]
-"""Takes a chunk for its reader at once, if that is possible."""
+"""Sends a chunk straight to its reader, if that is possible now; returns whether it was."""
 
 
 class AnswerBroken(CallstreamError):
-    """The upstream broke an answer off, or it was not read any more."""
+    """The upstream broke an answer off, or the gateway stopped reading it."""
 
 
 class WrongOffset(CallstreamError):
-    """The client's fault: a place in an answer from which it cannot be read on."""
+    """The client's fault: an answer cannot be read from that offset."""
 
 
 class UpstreamRefused(CallstreamError):
-    """The upstream has refused a request. What it said went to the client and nowhere else: keys can be in it."""
+    """The upstream has refused a request. Its reply went to the client and nowhere else: it may contain keys."""
 
 
 class UpstreamFailed(CallstreamError):
-    """The upstream could not be reached, or broke off. Where in the gateway that came out says nothing."""
+    """The upstream could not be reached, or broke off. Where in the gateway the error surfaced does not matter."""
 
 
 class Answer:
-    """The bytes of one answer, as they come. ``key`` is that of the request, None if it can be compared with no other."""
+    """The bytes of one answer, as they arrive. ``key`` is that of the request, None if it cannot be compared with others."""
 
     def __init__(
         self, response_id: str, key: str | None, principal: str | None, *, is_streamed: bool, linger: float
@@ -62,19 +62,19 @@ class Answer:
         self.size = 0
         self.readers = 0
         self.arrived = 0
-        """How much of it a client has got, from its beginning on."""
+        """How many bytes a client has received, counted from the beginning."""
         self.is_given = False
-        """Whether a client has got it in another form, or elsewhere."""
+        """Whether a client has received it in another form, or from another process."""
         self.ended_at: float | None = None
         self.error: BaseException | None = None
         self.task: asyncio.Task[None] | None = None
         self.kept_as: str | None = None
-        """Under which name other processes find it, if they do."""
+        """The name under which other processes can find it; None if they cannot."""
         self.times_kept = 0
         self.on_left: Callable[[Answer], object] | None = None
-        """Is called when its last reader has left before the end, and it is read on or over."""
+        """Called when its last reader has left before the end, if it is over or is read further."""
         self.give_up: Callable[[Answer], object] = Answer.stop
-        """Is called when it was read on for long enough."""
+        """Called when it was read for long enough without a reader."""
         self._linger = linger
         self._chunks: list[bytes] = []
         self._loop = asyncio.get_running_loop()
@@ -89,17 +89,17 @@ class Answer:
 
     @property
     def was_delivered(self) -> bool:
-        """Whether a client has got all of it. Some leave at the last event, before the end of the body."""
+        """Whether a client has received all of it. Some leave at the last event, before the end of the body."""
         return self.is_given or (self.is_over and self.error is None and self.arrived >= self.size)
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is nothing that a client would come back for."""
+        """Whether it failed, so that no client would come back for it."""
         return self.error is not None or self.status not in (0, 200)
 
     @property
     def can_be_claimed(self) -> bool:
-        """Whether a client that asks the same may have it: the one that asked first has left without its end."""
+        """Whether a client with the same request may have it: the first client has left without all of it."""
         return not self.was_delivered and not self.readers and not self.has_failed
 
     # -- the upstream's side --
@@ -113,7 +113,7 @@ class Answer:
         self._chunks.append(data)
         self.size += len(data)
         for place in self._places:
-            place.tell(data)
+            place.notify(data)
 
     def end(self, error: BaseException | None = None) -> None:
         if self.is_over:
@@ -125,20 +125,20 @@ class Answer:
             self._head.exception()  # the client may have left
         self._over.set()
         for place in self._places:
-            place.tell(None)
+            place.notify(None)
 
     # -- the client's side --
 
     async def head(self) -> None:
-        """Waits until the answer has begun. Raises what came in its place."""
+        """Waits until the answer has begun. Raises the error if there is one instead."""
         await asyncio.shield(self._head)
 
     async def over(self) -> None:
-        """Waits until no more of it comes."""
+        """Waits until the answer has ended."""
         await self._over.wait()
 
     def enter(self) -> None:
-        """A client reads from now on, or waits for the answer to begin."""
+        """From now on a client reads the answer, or waits for it to begin."""
         self.readers += 1
         if self._leaving is not None:
             self._leaving.cancel()
@@ -166,24 +166,24 @@ class Answer:
 
     @property
     def content(self) -> bytes:
-        """All that has come."""
+        """Everything that has arrived."""
         return b"".join(self._chunks)
 
     def offset(self, text: str) -> int:
-        """The byte that a client names to read from there on: one that has come, or the next."""
+        """Parses the offset from which a client wants to read: that of a byte that has arrived, or of the next one."""
         digits = len(_token(0))
         offset = int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
         if offset is None or offset > self.size:
             raise WrongOffset(
-                f"expected an offset of at most {self.size} bytes, which this answer has, got {text[:40]!r}"
+                f"expected an offset of at most {self.size}, the bytes of this answer so far, got {text[:40]!r}"
             )
         return offset
 
     async def read(self, offset: int = 0, push: Push | None = None) -> AsyncGenerator[bytes, None]:
-        """What came and what comes, from a byte on. AnswerBroken if it has no end.
+        """All chunks, past and future, from an offset on. Raises AnswerBroken if the answer broke off.
 
-        What comes while the reader waits is given to ``push`` first, which spares waking a task; what it accepts (True) is
-        not given again.
+        A chunk that arrives while the reader waits is passed to ``push`` first, which saves waking a task; if ``push``
+        accepts it (True), it is not yielded.
         """
         place = _Place(push)
         self._places.add(place)
@@ -207,7 +207,7 @@ class Answer:
 
 
 class _Place:
-    """Where one reader is in an answer: the ``number`` of the chunk that it gets next."""
+    """One reader's position in an answer: the ``number`` of the chunk that it gets next."""
 
     def __init__(self, push: Push | None) -> None:
         self._push = push
@@ -216,7 +216,7 @@ class _Place:
         self.number = 0
 
     async def wait(self, *, can_push: bool) -> None:
-        """Until there is something that was not pushed, or the end."""
+        """Waits for a chunk that was not pushed, or for the end."""
         self._can_push = can_push
         self._waiting = asyncio.get_running_loop().create_future()
         try:
@@ -224,11 +224,11 @@ class _Place:
         finally:
             self._waiting = None
 
-    def tell(self, data: bytes | None) -> None:
-        """One more chunk is there; None: no more will be."""
+    def notify(self, data: bytes | None) -> None:
+        """One more chunk has arrived; None: there will be no more."""
         waiting = self._waiting
         if waiting is None or waiting.done():
-            return  # it is on its way, and will see
+            return  # the reader is awake, and will find it
         if data is not None and self._can_push and self._push is not None and self._push(data):
             self.number += 1
         else:
@@ -242,7 +242,7 @@ def _broken(error: BaseException | None) -> AnswerBroken:
 
 
 async def _end(tasks: Sequence[asyncio.Task[None]], patience: float) -> None:
-    """Lets them come to their end, for so many seconds."""
+    """Gives the tasks ``patience`` seconds to finish, then cancels them."""
     if tasks:
         await asyncio.wait(tasks, timeout=patience)
     for task in tasks:
@@ -272,9 +272,10 @@ class LiveAnswers:
         return answer if answer is not None and answer.principal == principal else None
 
     def claim(self, key: str | None) -> Answer | None:
-        """The answer to an equal request whose client has left without the end of it. The oldest, where there are several.
+        """The oldest answer to an equal request whose client has left without all of it.
 
-        One with a reader is another's: people ask the same several times at once, and want several answers.
+        An answer that still has a reader is not shared: programs send the same request several times at once and want
+        several answers.
         """
         self._forget()
         if key is None:
@@ -282,7 +283,7 @@ class LiveAnswers:
         return next((each for each in self._answers.values() if each.key == key and each.can_be_claimed), None)
 
     async def aclose(self, patience: float) -> None:
-        """Lets those that are read, or read on, come to their end, for so many seconds."""
+        """Gives the answers that are still being read from their upstreams ``patience`` seconds to finish."""
         await _end([each.task for each in self._answers.values() if each.task is not None], patience)
 
     def _forget(self) -> None:
@@ -301,16 +302,16 @@ class LiveAnswers:
 
 
 # -- answers that other processes can find -----------------------------------------------------------------------------
-# Such an answer is a run of its own in the journal, in a thread that is named after its request and that no list shows. It
-# has the answer's bytes as soon as all of them are there, and is open until no client may ask for it any more; so the
-# journal itself tells when the process died that was reading it. The process that is asked the same claims it, once: a claim
-# is a run, too, and the journal lets no other process start it.
+# Such an answer is a run of its own in the journal, in a thread that is named after its request and hidden from lists. The
+# run has the answer's bytes as soon as all of them have arrived, and stays open until clients may no longer ask for it; so
+# the journal itself notices if the process that reads the answer dies. A process that gets the same request claims the
+# answer, which is possible only once: a claim is a run, too, and the journal does not let another process start it.
 
 
 _CLAIMED: Final = " claimed"
 _STREAM: Final = "stream"
 _KEEPING_SECONDS: Final = 10.0
-"""How long a process that ends may take to write what clients may come back for."""
+"""How long a process that shuts down may take to write answers that clients may come back for."""
 
 
 class KeptAnswers:
@@ -324,11 +325,11 @@ class KeptAnswers:
 
     @property
     def is_possible(self) -> bool:
-        """Not where nothing outlives the process, nor where something is to be hidden in what is journaled."""
+        """Not if the journal does not outlive the process, nor if it redacts what it stores."""
         return self._journal.is_persistent and not self._journal.redacts and self._window > 0
 
     def keep(self, answer: Answer) -> None:
-        """Its last reader has left before the end."""
+        """Stores an answer whose last reader has left before the end."""
         if self.is_possible and answer.key is not None and answer.kept_as is None and not answer.has_failed:
             answer.times_kept += 1
             run_id = answer.kept_as = _run_id(answer.times_kept, answer.response_id, is_streamed=answer.is_streamed)
@@ -348,14 +349,12 @@ class KeptAnswers:
                     body = await asyncio.to_thread(pack, answer.content)
                     kept = ResponseKept(answer.key or "", answer.status, dict(answer.headers), body)
                     await self._journal.append(run_id, [kept])
-                    with suppress(
-                        TimeoutError
-                    ):  # no client may ask for it any more, else another process has to be asked
+                    with suppress(TimeoutError):  # then clients may no longer ask for it; else another process answers
                         await asyncio.wait_for(self._closing.wait(), self._window)
             finally:
                 await self._journal.append(run_id, [outcome])
             if self._closing.is_set():
-                return  # another process may be asked for it
+                return  # clients may still ask another process for it
             await self._journal.forget(thread=thread_id, principal=answer.principal, for_good=False)
         except CallstreamError as error:
             logger.warning("an answer could not be kept for a client that comes back: %s", error)
@@ -365,7 +364,7 @@ class KeptAnswers:
         return answer.kept_as is not None and bool(await self._journal.runs(run_id=f"{answer.kept_as}{_CLAIMED}"))
 
     async def claim(self, run_id: str, key: str, principal: str | None) -> bool:
-        """Whether it is the caller's from now on, and of no other."""
+        """Claims an answer. Returns whether it now belongs to the caller alone."""
         begun = RunStarted(_thread(key), principal)
         try:
             await self._journal.append(f"{run_id}{_CLAIMED}", [begun, RunEnded("finished")])
@@ -374,7 +373,7 @@ class KeptAnswers:
         return True
 
     async def find(self, key: str | None, principal: str | None) -> RunRow | None:
-        """The oldest answer to such a request that can be claimed, and was not."""
+        """The oldest answer to such a request that can still be claimed."""
         if key is None or not self.is_possible:
             return None
         rows = await self._journal.runs(thread_id=_thread(key))
@@ -387,7 +386,7 @@ class KeptAnswers:
         return None
 
     async def find_named(self, response_id: str, principal: str | None) -> RunRow | None:
-        """An answer by its id, for the credential that asked for it: the newest time that it was kept."""
+        """An answer by its id, for the credential that asked for it; if it was kept several times, the newest."""
         found: RunRow | None = None
         number = 1
         while self.is_possible:
@@ -399,7 +398,7 @@ class KeptAnswers:
         return found
 
     async def read(self, answer: Answer, run_id: str) -> None:
-        """Gives the answer what another process has read, or reads, of it."""
+        """Fills the answer with what another process has read, or is still reading."""
         try:
             async for record in self._journal.follow(run_id):
                 if isinstance(record.event, ResponseKept):
@@ -411,16 +410,16 @@ class KeptAnswers:
         except CallstreamError as error:
             logger.info("an answer that another process has kept could not be read: %s", error)
         finally:
-            answer.end(AnswerBroken("the process that read the answer did not come to its end"))
+            answer.end(AnswerBroken("the process that read the answer did not finish"))
 
     async def aclose(self) -> None:
-        """What is over is kept, for the processes that are asked next."""
+        """Leaves finished answers in the journal for the processes that get the next requests."""
         self._closing.set()
         await _end([*self._keeping.values()], _KEEPING_SECONDS)
 
 
 def answer_of(row: RunRow, key: str | None, linger: float) -> Answer:
-    """An answer that another process has read, or reads, before anything of it is here."""
+    """An answer that another process has read, or is reading; still empty here."""
     _, number, response_id, form = row.run_id.split(" ")
     answer = Answer(response_id, key, row.principal, is_streamed=form == _STREAM, linger=linger)
     answer.times_kept = int(number)
@@ -436,8 +435,8 @@ def _thread(key: str | None) -> str:
 
 
 # -- an answer as a Durable Stream: its bytes from an offset on, and whether more will come ----------------------------
-# Read-only, as the protocol allows: catching up and long-polling. An answer that broke off has no end; a reader is told so
-# by a 502 behind its last byte, since a stream that is merely closed would look whole.
+# Read-only, as the protocol allows: catching up and long-polling. An answer that broke off has no end: after its last byte
+# a reader gets a 502, since a stream that was merely closed would look complete.
 
 
 _POLL_SECONDS: Final = 4.0
@@ -452,7 +451,7 @@ _ELSEWHERE: Final = "another process still reads this answer; try again"
 
 async def read_durable(request: Request, answer: Answer) -> Response:
     """The answer's bytes from the offset in the query on."""
-    if not answer.status:  # another process reads it, or has read it
+    if not answer.status:  # another process is reading it, or has read it
         await _wait(answer)
     if not answer.status:
         return _broke_off(answer) if answer.is_over else Response(_ELSEWHERE, 503, _LATER, "text/plain")

@@ -78,9 +78,9 @@ _NOT_RETURNED: Final = _HOP_BY_HOP | {"date", "server", "content-length"}
 _OWN: Final = "callstream-"
 _FIRST: Final = asyncio.FIRST_COMPLETED
 _MAX_IDLE: Final = 100
-"""Connections to upstreams that wait for a next request."""
+"""Idle connections to upstreams that are kept for the next request."""
 _PIECE: Final = 64 * 1024
-"""What is sent at once, of what was there before."""
+"""How many bytes are sent at once, of those that had arrived before."""
 
 
 def create_gateway(
@@ -93,8 +93,8 @@ def create_gateway(
 ) -> Starlette:
     """Serves ``/anthropic``, ``/openai``, ``/gemini`` and the ``upstreams`` by name; the inspector is at ``/``.
 
-    ``key``: what clients have to send as ``Callstream-Key``; ``Authorization`` is the provider's. Without one, anyone
-    who can reach the gateway may use it and read every run, so let it listen on loopback only. The app closes the Callstream
+    ``key``: clients have to send it as ``Callstream-Key``; ``Authorization`` is for the provider. Without a key, anyone who
+    can reach the gateway may use it and read every run, so let it listen on loopback only. The app closes the Callstream
     when it ends.
     """
     gateway = _Gateway(callstream, Upstreams(upstreams), key, settings or GatewaySettings())
@@ -103,7 +103,7 @@ def create_gateway(
     own = {route.path.split("/")[1] for route in [responses, *app.routes] if isinstance(route, Route | Mount)}
     for name in upstreams or ():
         if name in own:
-            raise UsageError(f"expected an upstream's name that is no path of the gateway's own, got {name!r}")
+            raise UsageError(f"expected an upstream's name that is not one of the gateway's own paths, got {name!r}")
     app.router.routes[:0] = [responses, _Door(gateway)]
     app.state.ends.push_async_callback(gateway.aclose)
     app.state.gateway = gateway
@@ -111,13 +111,13 @@ def create_gateway(
 
 
 async def _no_agent(run_input: Any) -> None:
-    """A person's answer to a question of a guard is recorded by itself; there is nothing else to do here."""
+    """Does nothing: a person's answer to a guard's question is recorded by the server, and nothing else can be asked."""
     if not any(message.role == "tool" for message in run_input.messages[-1:]) and not run_input.resume:
         raise UsageError("this is a gateway for model calls; it has no agent of its own to run")
 
 
 class _Door(BaseRoute):
-    """Matches model calls, and whatever belongs to an upstream; everything else is the inspector's and the API's."""
+    """Matches model calls, and any path of an upstream; everything else goes to the inspector and the API."""
 
     def __init__(self, gateway: _Gateway) -> None:
         self._gateway = gateway
@@ -140,11 +140,11 @@ class _Door(BaseRoute):
             if answering.done():
                 await answering.result()(scope, receive, send)
         finally:
-            answering.cancel()  # the client left before anything was there for it
+            answering.cancel()  # the client left before there was a response
 
 
 class _Gateway:
-    """Passes requests on and answers back, and keeps what is needed for clients that come back."""
+    """Forwards requests and returns answers, and keeps what is needed for clients that come back."""
 
     def __init__(
         self, callstream: Callstream, upstreams: Upstreams, key: str | None, settings: GatewaySettings
@@ -163,7 +163,7 @@ class _Gateway:
         guards.approve = self._approve
         self._questions = Questions(callstream.journal, partial(Run.start, callstream.engine, as_current=False))
         guards.patience = settings.approval_seconds
-        # Calls that no guard watches pass byte for byte; all others whole, when they were judged.
+        # Calls that no guard watches are passed on byte for byte; all others whole, after they have been judged.
         collapse: Collapse = "known" if guards else "none"
         tap = TapSettings(
             collapse=collapse,
@@ -171,7 +171,7 @@ class _Gateway:
             repair_gemini_signatures=False,
             limits=Limits(keep_alive_every=settings.keep_alive_seconds),
         )
-        # No client, which would remember cookies of one customer for the next, and follow redirects.
+        # A bare transport, not a client: a client would send one customer's cookies for the next, and follow redirects.
         self._library = installed_library()
         limits = self._library.Limits(max_connections=None, max_keepalive_connections=_MAX_IDLE)
         self._transport = callstream.transport(settings=tap, limits=limits)
@@ -179,7 +179,7 @@ class _Gateway:
 
     @property
     def auth(self) -> Any:
-        """Who may use the API and the inspector, which send the key as a bearer token; None where no key is asked for."""
+        """The ``auth`` of the API and the inspector, whose clients send the key as a bearer token; None without a key."""
         if self._key is None:
             return None
         return lambda request: Operator() if self._has_key(request, request.headers.get("authorization", "")) else None
@@ -197,16 +197,16 @@ class _Gateway:
     # -- a request --
 
     async def answer(self, request: Request) -> Response:
-        # As it was sent: an escaped ? or # is a part of the path.
+        # The path as it was sent: an escaped ? or # is part of it.
         sent = (request.scope.get("raw_path") or request.url.path.encode()).decode("latin-1")
         found = self._upstreams.find(sent, request.method)
         upstream, path = found or (None, sent.lstrip("/"))
-        is_read = request.method == "POST" or request.query_params.get("stream") == "true"  # else one is looked at
+        is_read = request.method == "POST" or request.query_params.get("stream") == "true"  # else it only looks one up
         provider = provider_at(f"/{path}", request.method) or provider_at(f"/v1/{path}", request.method)
         provider = provider if is_read else None
         wire = provider.wire if provider is not None else upstream.name if upstream is not None else ""
         if leaves_its_place(path):
-            return _refusal(wire, 400, "invalid_request_error", "A path may not go back.")
+            return _refusal(wire, 400, "invalid_request_error", "A path may not contain . or .. as a part.")
         if not self._has_key(request):
             return _refusal(wire, 401, "authentication_error", f"Send the gateway's key in the header {KEY_HEADER}.")
         if upstream is None:
@@ -224,7 +224,7 @@ class _Gateway:
         except UsageError as error:
             return _refusal(wire, 413, "request_too_large", str(error))
         except TimeoutError:
-            return _refusal(wire, 408, "timeout_error", "The request did not come to its end.")
+            return _refusal(wire, 408, "timeout_error", "The request did not arrive completely.")
         try:
             return await self._deliver(_Asked(request, upstream, path, provider, body), wire)
         except WrongOffset as error:
@@ -249,7 +249,7 @@ class _Gateway:
         principal = principal_of(dict(request.headers.items()), request.query_params)
         answer = await self._find(request.path_params["response_id"], principal)
         if answer is None or not self._has_key(request):
-            return _refusal("", 404, "not_found_error", "There is no such answer any more.")
+            return _refusal("", 404, "not_found_error", "There is no such answer, or it is no longer kept.")
         if request.method != "DELETE":
             return await read_durable(request, answer)
         answer.stop()
@@ -261,7 +261,11 @@ class _Gateway:
             answer = await self._find(attached, asked.principal)
             if answer is None:
                 return _refusal(
-                    wire, 404, "not_found_error", "There is no such answer any more.", own={"x-should-retry": "false"}
+                    wire,
+                    404,
+                    "not_found_error",
+                    "There is no such answer, or it is no longer kept.",
+                    own={"x-should-retry": "false"},
                 )
             self._observers.answer_attached(asked.upstream.name)
             answer.enter()
@@ -275,13 +279,13 @@ class _Gateway:
                 if (response := await self._reading_whole(answer, asked)) is not None:
                     return response
             except AnswerBroken:
-                pass  # then it gets an answer of its own
+                pass  # then it gets a new answer
         answer = self._ask(asked)
         answer.enter()
         return await self._reading(answer)
 
     async def _claim(self, asked: _Asked) -> Answer | None:
-        """An answer to the same request that nobody has got to its end, with one reader more; None if there is none."""
+        """An answer to the same request that no client has received completely, already entered; None if there is none."""
         while (answer := self._answers.claim(asked.key)) is not None:
             if asked.is_streamed and not answer.is_streamed:
                 return None
@@ -306,7 +310,7 @@ class _Gateway:
         return answer
 
     def _fetch(self, row: RunRow, key: str | None) -> Answer:
-        """An answer that another process has, or has had."""
+        """An answer that another process is reading, or has read."""
         answer = answer_of(row, key, self._settings.answer_seconds)
         return self._begin(answer, self._kept.read(answer, row.run_id))
 
@@ -328,7 +332,7 @@ class _Gateway:
         return answer
 
     def _give_up(self, answer: Answer) -> None:
-        """It was read on for long enough, unless a client came back for it to another process."""
+        """Stops an answer that was read for long enough without a reader, unless another process has claimed it."""
 
         async def stop() -> None:
             try:
@@ -342,7 +346,7 @@ class _Gateway:
         task.add_done_callback(self._stopping.discard)
 
     async def _reading(self, answer: Answer, offset: str = "0") -> Response:
-        """The answer for a reader who has entered, from a byte on."""
+        """The answer from an offset on, for a reader that has entered."""
         try:
             await answer.head()
             return _Delivery(answer, answer.offset(offset), self._settings.stall_seconds)
@@ -351,7 +355,7 @@ class _Gateway:
             raise
 
     async def _reading_whole(self, answer: Answer, asked: _Asked) -> Response | None:
-        """A stream that its client did not get to the end, for one that asks for the same without a stream."""
+        """A streamed answer that its client did not receive completely, for a client that asks again without streaming."""
         if not answer.is_streamed:
             return await self._reading(answer)
         try:
@@ -371,7 +375,7 @@ class _Gateway:
     # -- the upstream --
 
     async def _relay(self, answer: Answer, asked: _Asked) -> None:
-        """Reads one answer from its upstream, in the run that it belongs to, to its end."""
+        """Reads one answer from its upstream to the end, in the run that it belongs to."""
         turn: Turn | None = None
         error: BaseException | None = None
         failure: UpstreamRefused | UpstreamFailed | None = None
@@ -412,7 +416,7 @@ class _Gateway:
                 stream.deliver_to(partial(self._take, answer))
             chunks = aiter(stream)
             data = await anext(chunks, None)
-            # Not before the first byte: what fails before it is asked again by the client's own SDK.
+            # Not before the first byte: if the request fails before that, the client's own SDK retries it.
             length = response.headers.get("content-length")
             own = _own_headers(answer, turn)
             raw = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw]
@@ -428,7 +432,7 @@ class _Gateway:
             await stream.aclose()
 
     def _take(self, answer: Answer, data: bytes) -> bool:
-        """Bytes of an answer that has begun, at once."""
+        """Appends bytes straight away, if the answer has begun and stays within its limit; returns whether it did."""
         if not answer.status or answer.size + len(data) > self._settings.max_answer_bytes:
             return False
         answer.append(data)
@@ -446,7 +450,7 @@ class _Gateway:
         return bytes(body)
 
     async def _approve(self, call: Call, verdict: Verdict) -> str | None:
-        """Asks a person. None if the tool may run, else why not."""
+        """Asks a person to approve a call. Returns None if the tool may run, else why not."""
         engine = self._callstream.engine
         run = engine.active_run(call.run_id or "")
         beside, principal = (call.call_id, None) if run is None else (run.thread_id, run.principal)
@@ -489,7 +493,7 @@ class _Asked:
 
     @property
     def forwarded(self) -> Sequence[tuple[bytes, bytes]]:
-        """The headers as they came, but for those of this connection, and those that are for the gateway."""
+        """The headers as they came, without those of this connection and those meant for the gateway."""
         named = {each.strip().lower() for each in self.headers.get("connection", "").split(",")}
         kept = [(raw, value, raw.decode("latin-1").lower()) for raw, value in self._raw]
         return [
@@ -502,7 +506,7 @@ class _Asked:
         ]
 
     def rest_of(self) -> str | None:
-        """What names the answer that this asks for the rest of."""
+        """The name of the answer whose rest this request asks for; None if it asks for a new one."""
         return None if self.provider is None else self.provider.continued(self._request)
 
     def said(self) -> list[Said]:
@@ -512,13 +516,13 @@ class _Asked:
         try:
             return list(self.provider.turns(self.body))
         except WireError:
-            return []  # the provider's to refuse
+            return []  # refusing it is up to the provider
 
 
 class _Delivery(Response):
-    """An answer on its way to one client, from a byte on. What has no end breaks the connection, and is not ended.
+    """An answer on its way to one client, from an offset on. If it broke off, the connection is broken instead of ended.
 
-    ``patience``: how many seconds the client may read nothing of what there is, or twice as many.
+    ``patience``: after the client has read nothing for this many seconds, or at most twice as many, it is cut off.
     """
 
     def __init__(self, answer: Answer, offset: int, patience: float) -> None:
@@ -571,7 +575,7 @@ class _Delivery(Response):
                     piece = data[start : start + _PIECE]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     self._is_sending = self._is_stuck = False
-                    if not leaving.done():  # a server pretends to send to a connection that is lost
+                    if not leaving.done():  # servers accept data for a connection that is lost, and drop it
                         sent += len(piece)
                         answer.arrived = max(answer.arrived, sent)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -592,14 +596,14 @@ def _json(body: bytes) -> Any:
 
 
 def _upgrade_refused(wire: str) -> Response:
-    """Clients that try a WebSocket first fall back to HTTP for this status, and for no other."""
+    """Clients that try a WebSocket first fall back to HTTP only for this status."""
     return _refusal(wire, 426, "upgrade_required", "This gateway speaks HTTP without WebSockets.")
 
 
 def _refusal(
     wire: str, status: int, kind: str, message: str, *, retry: bool = False, own: Mapping[str, str] | None = None
 ) -> Response:
-    """An error of the gateway's own, in the form in which the wire's SDKs expect theirs."""
+    """An error from the gateway itself, in the form that the wire's SDKs expect."""
     if wire.startswith("anthropic"):
         error: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": message}}
     elif wire.startswith("gemini"):

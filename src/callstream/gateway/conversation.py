@@ -1,11 +1,11 @@
-"""Which conversation a request belongs to, by what programs send anyway, and the turns of conversations, which are runs.
+"""Which conversation a request belongs to, from what programs send anyway, and the turns of conversations, which are runs.
 
-What a request says outright: ``conversation_of``; the first name that is there counts. What follows from requests before it,
-for programs that send no id: ``_Conversations``. An id belongs to the credential that sent it, since names collide between
+``conversation_of`` reads the ids in a request; the first one found counts. For programs that send no id, ``_Conversations``
+recognises a conversation by earlier requests. An id belongs to the credential that sent it, since names collide between
 customers.
 
-A turn goes from a request whose last word is a user's to the answer that calls no tool: ``Turns``. Requests that bring
-results go on in the run whose calls they answer. What is not answered in time is released.
+A turn begins with a request that ends in a user's message and lasts until an answer that calls no tool: ``Turns``. Requests
+that bring results continue the run whose calls they answer. Calls that are not answered in time are released.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ _THREAD_HEADERS: Final = (
     "x-litellm-trace-id",
 )
 _VENDOR: Final = re.compile(r"x-(?!parent-)(?:[a-z0-9]+-(?!parent-))+session-id")
-"""A session of any vendor's, but not the one that it is a part of."""
+"""The header of any vendor's session, but not of a parent session."""
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _LEGACY_USER: Final = re.compile(r"_session_([0-9a-f-]{8,})$")
 _SHORTEST: Final = 8
-"""An id that is shorter tells no two conversations apart."""
+"""A shorter id does not tell two conversations apart."""
 _LONGEST: Final = 200
 _CREDENTIALS: Final = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 _COMING_BACK: Final = ("claude-cli", "claude-code", "codex")
-"""In the user agents of programs that ask again by themselves after their connection broke."""
+"""Parts of the user agents of programs that retry by themselves after their connection broke."""
 
 
 class ConversationIds(msgspec.Struct, frozen=True):
-    """What a request says of where it belongs: None where it says nothing.
+    """What a request says about the conversation it belongs to; None where it says nothing.
 
-    ``previous``: the provider's id of the answer that it continues. ``group``: what is better than nothing, where nothing
-    else tells the conversation: several may share it.
+    ``previous``: the provider's id of the answer that it continues. ``group``: a last resort if nothing else identifies
+    the conversation; several conversations may share it.
     """
 
     thread_id: str | None = None
@@ -70,7 +70,7 @@ class ConversationIds(msgspec.Struct, frozen=True):
 
 
 def conversation_of(headers: Mapping[str, str], body: Any) -> ConversationIds:
-    """``headers`` with names in small letters; ``body`` as JSON, None where it is none."""
+    """``headers`` with lower-case names; ``body`` as decoded JSON, None if it is not JSON."""
     body = body if isinstance(body, dict) else {}
     own = _id(headers.get("callstream-thread"))
     if own is not None:
@@ -113,7 +113,7 @@ def _codex(headers: Mapping[str, str], body: dict[str, Any]) -> ConversationIds 
     if named is None:
         return None
     parent = _id(headers.get("x-codex-parent-thread-id"))
-    if parent is not None:  # a sub-agent's; all of a session's are beside each other
+    if parent is not None:  # a sub-agent's thread; all threads of a session are listed next to each other
         named = f"{_id(headers.get('session-id'), parent)}/{named}"
     return ConversationIds(named, _id(_member(body.get("client_metadata"), "turn_id")))
 
@@ -129,7 +129,7 @@ def _trace(headers: Mapping[str, str]) -> str | None:
 
 
 def _id(*candidates: Any, shortest: int = 1) -> str | None:
-    """The first name that is fit to be shown and stored; None if none of them is."""
+    """The first id that can be shown and stored; None if there is none."""
     for each in candidates:
         if isinstance(each, str) and shortest <= len(each) <= _LONGEST and each.isprintable():
             return each
@@ -141,13 +141,13 @@ def _member(value: Any, name: str) -> Any:
 
 
 def principal_of(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """Whose request it is: a hash of the credential, which is stored nowhere. None where there is none."""
+    """Who sent a request: a hash of the credential, which itself is not stored anywhere. None if there is no credential."""
     found = next((headers[name] for name in _CREDENTIALS if headers.get(name)), None) or query.get("key")
     return None if found is None else f"key-{hashlib.sha256(found.encode()).hexdigest()[:24]}"
 
 
 def comes_back(headers: Mapping[str, str]) -> bool:
-    """Whether the program asks again by itself when its connection breaks."""
+    """Whether the program retries by itself when its connection breaks."""
     agent = headers.get("user-agent", "").lower()
     return any(name in agent for name in _COMING_BACK)
 
@@ -156,18 +156,18 @@ def comes_back(headers: Mapping[str, str]) -> bool:
 
 
 class _Known(msgspec.Struct):
-    """Whose a beginning is: of no thread where several began alike at the same time."""
+    """The thread that a beginning belongs to: None if several threads had the same beginning at the same time."""
 
     thread_id: str | None
     is_continued: bool = False
 
 
 class _Conversations:
-    """The threads of what was answered lately, by credential.
+    """The threads of recently answered requests, by credential.
 
-    A request that begins with all that an earlier one said, and says more after the model has answered, continues it. Of
-    conversations that began alike it continues the one that nothing has continued yet; where there are two of these, it is
-    a thread of its own.
+    A request continues an earlier one if it begins with everything that the earlier one said, and adds to it after the
+    model's answer. If several conversations have that beginning, it continues the one that no request has continued yet; if
+    there are two of those, it gets a thread of its own.
     """
 
     def __init__(self, *, most: int = 20_000) -> None:
@@ -175,7 +175,7 @@ class _Conversations:
         self._known: OrderedDict[tuple[str | None, str], _Known] = OrderedDict()
 
     def find(self, principal: str | None, names: Iterable[str]) -> str | None:
-        """The thread of the first name that is known: of an answer, or of a beginning."""
+        """The thread of the first known name; a name is that of an answer or of a beginning."""
         for name in names:
             known = self._known.get((principal, name))
             if known is not None and known.thread_id is not None:
@@ -184,7 +184,7 @@ class _Conversations:
         return None
 
     def remember(self, principal: str | None, thread_id: str, said: Sequence[Said], answer_id: str | None) -> None:
-        """A request of the thread was answered. ``answer_id``: the provider's own for the answer, if it has one."""
+        """A request of the thread was answered. ``answer_id``: the provider's id of the answer, if it has one."""
         whole = [*_beginnings([*said, Said(MODEL, [])])] if said and said[-1].role != MODEL else []
         for name in (*whole[-1:], *(() if answer_id is None else (answer_id,))):
             self._keep((principal, name), thread_id)
@@ -200,7 +200,7 @@ class _Conversations:
 def _beginnings(said: Sequence[Said]) -> Iterator[str]:
     """A name for each beginning of a conversation that the model has answered, the shortest first.
 
-    It is made of what the user said and the tools returned. What the model said may come back in another form.
+    It is made from the user's messages and the tools' results only: the model's may come back in another form.
     """
     digest = hashlib.sha256()
     is_new = False
@@ -227,9 +227,9 @@ _NOT_COMPARED: Final = frozenset(
 
 
 def request_key(principal: str | None, upstream: str, path: str, body: Any) -> str | None:
-    """A name that two requests share which ask for the same; None where nothing can be compared.
+    """A key shared by requests that ask for the same; None if the request cannot be compared.
 
-    How the answer is to be sent does not count, and neither does what programs add for others' books.
+    It does not depend on how the answer is to be sent, or on what programs add for bookkeeping.
     """
     if not isinstance(body, dict):
         return None
@@ -243,11 +243,11 @@ def request_key(principal: str | None, upstream: str, path: str, body: Any) -> s
 
 _UNANSWERED = LACKS_OUTCOME - {CallState.AWAITING}
 _PATIENCE = 3600.0
-"""How long a turn waits for the results of its calls: a person may have to approve of them."""
+"""How long a turn waits for the results of its calls: a person may have to approve them."""
 
 
 class Turn(msgspec.Struct, eq=False):
-    """A run, and how many of its answers are under way."""
+    """A run, and the number of its answers that are under way."""
 
     run: Run
     turn_id: str | None
@@ -261,7 +261,7 @@ class Turn(msgspec.Struct, eq=False):
         return any(call.wire_id in wire_ids for call in self.run.calls)
 
     def may_wait_for(self, result: ResultReceived) -> bool:
-        """Whether a call of that tool lacks its result, and has no id of the provider's, or the result has none."""
+        """Whether a call of that tool lacks its result, and either the call or the result has no provider's id."""
         return any(
             call.name == result.name and call.state in _UNANSWERED and None in (call.provider_id, result.provider_id)
             for call in self.run.calls
@@ -281,7 +281,7 @@ class Turns:
     async def begin(
         self, ids: ConversationIds, principal: str | None, said: Sequence[Said], rest_of: str | None = None
     ) -> Turn:
-        """The turn of a request, which has an answer more under way from now on. ``rest_of``: ``Provider.continued``."""
+        """The turn of a request, which now has one more answer under way. ``rest_of``: see ``Provider.continued``."""
         turn = self._going_on(ids, principal, said, rest_of)
         if turn is None:
             thread_id = ids.thread_id or await self._thread_of(ids, principal, said)
@@ -305,8 +305,8 @@ class Turns:
         return turn
 
     async def _thread_of(self, ids: ConversationIds, principal: str | None, said: Sequence[Said]) -> str:
-        """The thread of a request that names none: by the answer that it continues, the calls that it answers, or the
-        longest of its beginnings that is known.
+        """The thread of a request that names none: found by the answer that it continues, by the calls that it answers, or
+        by the longest of its beginnings that is known.
         """
         found = None if ids.previous is None else self._conversations.find(principal, [ids.previous])
         for wire_id in () if found is not None else _answered_ids(said):
@@ -319,11 +319,11 @@ class Turns:
         return found or ids.group or self._callstream.new_id("thread")
 
     def remember(self, turn: Turn, said: Sequence[Said], answer_id: str | None) -> None:
-        """A request of the turn was answered to its end."""
+        """A request of the turn was answered completely."""
         self._conversations.remember(turn.principal, turn.run.thread_id, said, answer_id)
 
     async def answered(self, turn: Turn, error: BaseException | None) -> None:
-        """An answer of the turn has ended. Ends the turn if nothing is open, else lets it wait for results."""
+        """An answer of the turn has ended. Ends the turn if no calls are open, else lets it wait for their results."""
         turn.answers -= 1
         turn.error = error
         if turn.answers:
@@ -353,7 +353,7 @@ class Turns:
         return next((turn for turn in reversed(here) if turn.has_any(wire_ids)), None)
 
     def _answered_by_name(self, thread_id: str, principal: str | None, said: Sequence[Said]) -> Turn | None:
-        """The turn of a thread that waits for results which name their tool and no call; None if several do."""
+        """The turn of a thread that waits for results that name a tool but no call; None if several do."""
         here = [turn for turn in self._open(principal) if turn.run.thread_id == thread_id]
         waiting = [turn for turn in here if any(map(turn.may_wait_for, _results_of(said)))]
         return waiting[0] if len(waiting) == 1 else None
@@ -362,9 +362,10 @@ class Turns:
         return [turn for turn in self._turns if turn.principal == principal and turn.run.outcome is None]
 
     async def _end_left(self, thread_id: str, principal: str | None, said: Sequence[Said]) -> None:
-        """Ends the turns whose calls lie behind a request of their conversation: nothing answers them any more.
+        """Ends the turns whose calls are already part of the past in a request: no more answers to them will come.
 
-        Programs ask for other things meanwhile, such as titles, in the name of the same conversation.
+        Turns that the request does not mention are left alone: meanwhile, programs make other requests in the name of the
+        same conversation, for a title for example.
         """
         behind = {wire_id for entry in said for wire_id, _ in entry.calls if wire_id is not None}
         for turn in [*self._turns]:
@@ -389,7 +390,7 @@ class Turns:
                 turn.run.stop("the client left") if turn.error is not None and error is None else turn.run.end(error)
             )
         except CallstreamError:
-            pass  # the journal ends it when it can
+            pass  # the journal ends the run later
 
 
 def _results_of(said: Sequence[Said]) -> list[ResultReceived]:

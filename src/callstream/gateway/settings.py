@@ -13,10 +13,10 @@ from callstream.errors import UsageError
 from callstream.wire import provider_at
 
 GATHER_SECONDS: Final = 0.04
-"""For which deltas of several streams gather in the journal of ``callstream gateway``. A gateway has more of them than a
-server of agents, little else to do, and readers that are programs: the CPU counts for more than some milliseconds."""
+"""How long the journal of ``callstream gateway`` gathers deltas of several streams before it writes them. A gateway has more
+deltas than a server of agents, little else to do, and programs as readers: CPU time matters more than a few milliseconds."""
 
-# -- upstreams: a fixed list, by the first part of the path, and no URL of a client's ----------------------------------
+# -- upstreams: a fixed list, chosen by the first part of the path, never a URL from a client --------------------------
 
 
 PUBLIC: Final[Mapping[str, str]] = {
@@ -31,16 +31,16 @@ _PATHS: Final[Mapping[str, re.Pattern[str]]] = {
         r"(?:v1(?:alpha|beta)?/+)*(?:(?:models|tunedModels|dynamic)/.+:\w+|interactions(?:/[^/]+)?)/*"
     ),
 }
-"""The model calls of the public APIs, as whole paths. What stands before them is a name, and one that is not known may mean
-a provider for whom alone the key and the prompts are."""
+"""The model calls of the public APIs, as whole paths. Anything before such a path is an upstream's name, and an unknown name
+may mean a provider to which alone the key and the prompts should go."""
 _BILLED_TO_THE_END: Final = ("gemini", "googleapis.com", "amazonaws.com", "groq.com", "mistral.ai", "perplexity.ai")
-"""Parts of the hosts of providers that write on, and bill, when the connection is closed."""
+"""Parts of the hosts of providers whose models go on writing, at the caller's cost, after the connection is closed."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _VERSIONS: Final = re.compile(r"^(?:v1/)+")
 
 
 def leaves_its_place(path: str) -> bool:
-    """Whether a path would lead out of the upstream's own, by whatever spelling."""
+    """Whether a path would lead out of the upstream's base path, however it is encoded."""
     plain = path
     while (decoded := unquote(plain)) != plain:
         plain = decoded
@@ -48,7 +48,7 @@ def leaves_its_place(path: str) -> bool:
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """``url`` is what the provider's SDK has as its base, with the version where the provider's paths begin with one."""
+    """``url`` is the base URL of the provider's SDK, including the version if the provider's paths begin with one."""
 
     name: str
     url: str
@@ -58,21 +58,21 @@ class Upstream(msgspec.Struct, frozen=True):
         return any(part in self.url for part in _BILLED_TO_THE_END)
 
     def target(self, path: str, query: str) -> str:
-        """The address of a path of the client's. Some clients write the version themselves, some twice, some not at all."""
+        """The URL for a client's path. Some clients write the version themselves, some twice, some not at all."""
         if self.url.endswith("/v1"):
             path = _VERSIONS.sub("", path)
         return f"{self.url}/{path}" + (f"?{query}" if query else "")
 
 
 class Upstreams:
-    """By name; the public ones unless they are stated otherwise."""
+    """Upstreams by name. ``stated`` adds to the public ones, or replaces them."""
 
     def __init__(self, stated: Mapping[str, str] | None = None) -> None:
         found = {**PUBLIC, **(stated or {})}
         self._by_name = {name: Upstream(name, _checked(name, url)) for name, url in found.items()}
 
     def find(self, path: str, method: str) -> tuple[Upstream, str] | None:
-        """The upstream of a path, and the rest of the path. A path without a name belongs to the public API that has it.
+        """The upstream of a path, and the rest of the path. A path without a name goes to the public API that it belongs to.
 
         None if there is no such upstream.
         """
@@ -89,14 +89,14 @@ class Upstreams:
         name = path.lstrip("/").partition("/")[0]
         names = ", ".join(sorted(self._by_name))
         return (
-            f"{name!r} is none of this gateway's upstreams: {names}. A path begins with the name of one; "
+            f"{name!r} is not one of this gateway's upstreams: {names}. A path begins with the name of one; "
             "the gateway's option --upstream NAME=URL adds one."
         )
 
 
 def _checked(name: str, url: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"expected an upstream's name of small letters, digits, - and _, got {name!r}")
+        raise UsageError(f"expected an upstream's name of lower-case letters, digits, - and _, got {name!r}")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment or parts.username:
         raise UsageError(f"expected an upstream such as {name}=https://api.example.com/v1, got {url!r}")
@@ -110,26 +110,26 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds, sizes bytes."""
 
     linger: float | None = None
-    """How long an answer is read on after its client has left. None: 60 where the client is known to come back or the
-    provider bills to the end anyway, else 0; to the end for a client that sends a ``Callstream-`` header."""
+    """How long the gateway goes on reading an answer after its client has left. None: 60 if the client is known to come back
+    or the provider bills to the end anyway, else 0; to the end for a client that sends a ``Callstream-`` header."""
     window: float = 300.0
-    """How long after its end an answer that was not delivered can still be had by the same request."""
+    """How long after its end an undelivered answer can still be fetched by sending the same request."""
     answer_seconds: float = 600.0
     """How long an answer may take to begin."""
     stall_seconds: float = 120.0
-    """How long a client may send nothing of its request, or read nothing of its answer. Then its connection is closed."""
+    """How long a client may pause in sending its request or reading its answer before its connection is closed."""
     approval_seconds: float = 290.0
-    """How long a call is held for a person to approve of it. Claude Code waits for less than five minutes."""
+    """How long a call is held until a person approves it. Claude Code waits for less than five minutes."""
     keep_alive_seconds: float = 5.0
     """How often a client gets a sign of life while a call is held."""
     shutdown_seconds: float = 20.0
-    """How long answers under way have to come to their end when the gateway is stopped."""
+    """How long answers under way may take to finish when the gateway is stopped."""
     max_body_bytes: int = 64 * _MIB
     """The body of a request; 413 beyond that."""
     max_answer_bytes: int = 64 * _MIB
-    """An answer. A longer one breaks off."""
+    """One answer. A longer one is broken off."""
     max_kept_bytes: int = 256 * _MIB
-    """All answers that are kept for clients that may come back; the oldest go first."""
+    """All answers kept for clients that may come back; the oldest are dropped first."""
     max_answers: int = 2000
     """Answers under way at once; 503 beyond that."""
 

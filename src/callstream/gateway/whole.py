@@ -1,6 +1,6 @@
-"""A streamed answer as the one that was not streamed: for a client that comes back without asking for a stream.
+"""A streamed answer converted to the form of one that was not streamed, for a client that retries without streaming.
 
-None where a wire has no such form here, or the stream has no proper end: the client then gets an answer of its own.
+None if this is not supported for the wire, or if the stream has no proper end: the client then gets a new answer.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any, Final
 
 
 def whole_answer(wire: str, body: bytes) -> bytes | None:
-    """The body of the whole answer, of which this is the stream."""
+    """The body of the whole answer, made from the body of its stream."""
     fold = _FOLDS.get(wire)
     try:
         found = None if fold is None else fold(_payloads(body))
     except (ValueError, LookupError, TypeError, AttributeError):
-        return None  # a stream such as the provider itself does not send
+        return None  # not a stream that the provider itself would send
     return None if found is None else json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def answer_id(wire: str, body: bytes) -> str | None:
-    """The id by which a later request may name the answer, streamed or whole; None where the wire has no such thing."""
+    """The id by which a later request may name the answer, streamed or whole; None if the wire has no such ids."""
     if wire not in _NAMED:
         return None
     try:
@@ -140,7 +140,7 @@ def _gemini(payloads: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _add_part(parts: list[dict[str, Any]], part: dict[str, Any]) -> None:
-    """Text goes on in the part before it, if that is nothing but text of the same kind."""
+    """Adds a part; text is appended to the part before it, if that is plain text of the same kind."""
     before = parts[-1] if parts else {}
     if part.keys() <= {"text", "thought"} and "text" in part and before.keys() == part.keys():
         parts[-1] = {**before, "text": before["text"] + part["text"]}

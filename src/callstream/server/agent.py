@@ -1,8 +1,8 @@
-"""What the server serves: an agent, known by what it does and not by what it is made of.
+"""What the server serves: an agent, defined by its methods and not by the framework behind it.
 
-``Agent`` is what an application writes: ``run(input)``. It works inside a run of the journal, so what a tapped SDK client
-says in it is journaled by itself; AG-UI events that it yields are journaled too. ``Host`` is for agents that start runs
-of the journal themselves, as ``ADKAgent`` does.
+``Agent`` is what an application writes: ``run(input)``. It works inside a run of the journal, so the traffic of a tapped
+SDK client in it is journaled automatically; AG-UI events that it yields are journaled too. ``Host`` is for agents that
+start runs of the journal themselves, as ``ADKAgent`` does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NUMBERED: Final = re.compile(r".+~\d+", re.DOTALL)
 
 @runtime_checkable
 class Host(Protocol):
-    """An agent that journals by itself."""
+    """An agent that does its own journaling."""
 
     @property
     def callstream(self) -> Callstream: ...
@@ -51,30 +51,33 @@ class Host(Protocol):
     async def begin(self, run_input: RunAgentInput, principal: str | None, *, exclusive: bool) -> StartedRun: ...
 
     def presentation(self, run_input: RunAgentInput | None) -> Presenter | None:
-        """What becomes of a stream's events; None where they are shown as they are."""
+        """How a stream's events are changed before they are shown; None if they are shown as they are."""
 
 
 @runtime_checkable
 class Importer(Protocol):
-    """A host that may know threads which are older than the journal."""
+    """A host that may know threads that are older than the journal."""
 
     async def import_thread(self, thread_id: str, principal: str | None) -> None:
-        """Takes such a thread of that principal into the journal; does nothing if there is none, or if it is there."""
+        """Imports such a thread of that principal into the journal, unless there is none or the journal already has it."""
 
 
 @runtime_checkable
 class AppHost(Protocol):
-    """A host of an app, which may share its journal with others that have threads of the same ids."""
+    """The host of one app, which may share its journal with other apps that use the same thread ids."""
 
     def app_of(self, run_input: RunAgentInput) -> str: ...
 
     async def own_runs(self, rows: Sequence[RunRow]) -> list[RunRow]:
-        """Those of the rows that are the app's, in their order."""
+        """The rows that belong to the app, in their original order."""
 
 
 @runtime_checkable
 class Successor(Protocol):
-    """A host that can go on with runs of processes that have died. ``apps``: whose. ``continues``: keep its own for that."""
+    """A host that can continue the runs of processes that have died.
+
+    ``apps``: the apps whose runs it can continue. ``continues``: keep what other processes need to continue its own runs.
+    """
 
     apps: frozenset[str]
     can_continue: bool
@@ -87,21 +90,21 @@ class Successor(Protocol):
 
 @runtime_checkable
 class Agent(Protocol):
-    """Works on one run. What it yields that is an AG-UI event is journaled, and so is what passes the tap: let each
-    response take one of the two ways. An exception fails the run.
+    """Works on one run. The AG-UI events that it yields are journaled, and so is everything that passes through the tap:
+    each response should take only one of the two ways. An exception fails the run.
     """
 
     def run(self, input: RunAgentInput) -> AsyncIterator[Any]: ...  # noqa: A002  the name that callers use
 
 
 AgentFunction: TypeAlias = Callable[[RunAgentInput], AsyncIterator[Any] | Awaitable[Any]]
-"""An agent may be a mere function, too: an async generator, or a coroutine."""
+"""An agent may also be a plain function: an async generator, or a coroutine."""
 
 
 def host_of(
     agent: Host | Agent | AgentFunction, callstream: Callstream | None, name: str = "", *, continues: bool = False
 ) -> Host:
-    """The agent as the server uses it. ``name``: under which its runs go on, if it ``continues``."""
+    """The agent as the server uses it. ``name``: the name under which its runs are continued, if it ``continues``."""
     if isinstance(agent, Host):
         if callstream is not None and callstream is not agent.callstream:
             raise UsageError("the agent has a Callstream of its own; give the server none, or the same")
@@ -129,7 +132,7 @@ def _accepts_input(function: Any) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return True  # it does not say
+        return True  # it has no signature to inspect
     return True
 
 
@@ -186,7 +189,7 @@ class FunctionHost:
         return InputKept(name, data, attempts=self.max_attempts)
 
     async def go_on(self, run_id: str) -> StartedRun:
-        """Goes on with a run that this process has taken over. Raises CannotGoOn if that is not possible."""
+        """Continues a run that this process has taken over. Raises CannotGoOn if that is not possible."""
         run = await Run.go_on(self.callstream.engine, run_id, on_divergence=self.on_divergence)
         replay = run.replay
         assert replay is not None, "it goes on"
@@ -194,7 +197,7 @@ class FunctionHost:
         return StartedRun(run, partial(self._work, run, run_input, is_new=True))
 
     async def _work(self, run: Run, run_input: RunAgentInput, *, is_new: bool) -> None:
-        """``is_new``: calls that the journal does not know may be in what the client brings, which the agent reads."""
+        """``is_new``: the client's messages, which the agent reads, may contain calls that the journal does not know."""
         client_tools = frozenset(tool.name for tool in run_input.tools or ())
         if run.keeping is not None:
             run.keeping.elsewhere = client_tools
@@ -248,11 +251,11 @@ class AnswersHost(FunctionHost):
 
 
 async def _do_nothing(run_input: RunAgentInput) -> None:
-    """The agent where there is nothing to do but to record."""
+    """The agent of a run in which there is nothing to do but record."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What a client says to a call that awaits it, as a tool message or as the answer to an interrupt."""
+    """A client's answer to a call that awaits it, given as a tool message or as the answer to an interrupt."""
 
     call_id: str
     result: Any
@@ -271,7 +274,7 @@ def _answers_in(run_input: RunAgentInput) -> Iterator[_Answer]:
 
 
 def answered_in(run_input: RunAgentInput) -> list[str]:
-    """The calls that the input answers, if it says nothing else."""
+    """The calls that the input answers, if it contains nothing but answers."""
     if any(isinstance(message, UserMessage) for message in since_spoken(run_input.messages)):
         return []
     return [answer.call_id for answer in _answers_in(run_input)]
@@ -280,15 +283,15 @@ def answered_in(run_input: RunAgentInput) -> list[str]:
 async def _record_answers(run: Run, answers: Iterable[_Answer], client_tools: frozenset[str]) -> list[_Answer]:
     """Records the results of the client's own tools, and returns the other answers under their calls' ids.
 
-    These are the agent's: it knows what it has asked. It takes the call up with ``run.resume`` and runs it or refuses
-    it; a call that it leaves as it is gets the answer as its result, unless the tool is the Callstream's own: that has to
-    run, and an answer is not what it returns.
+    The other answers are left to the agent, which knows what it asked. It takes up the call with ``run.resume`` and runs
+    or refuses it. A call that it does not touch gets the answer as its result, unless the tool is one of the Callstream's
+    own: such a tool has to run, and an answer cannot stand in for what it returns.
     """
     others = []
     for answer in answers:
         call = await run.resume(answer.call_id)
         if call is None:
-            continue  # it has had its answer
+            continue  # it has been answered already
         if call.name in client_tools:
             await run.answer(call.call_id, answer.result, error=answer.error, message_id=answer.message_id)
         else:
@@ -297,13 +300,13 @@ async def _record_answers(run: Run, answers: Iterable[_Answer], client_tools: fr
 
 
 async def _await_client(run: Run, client_tools: frozenset[str]) -> None:
-    """Calls of tools that the client brought wait for it."""
+    """Makes calls of tools that the client brought wait for its answer."""
     for call in run.calls:
         if call.state is CallState.ARGS_COMPLETE and call.name in client_tools:
             try:
                 await run.await_answer(call.call_id)
             except CallRejected as dropped:
-                # Its hooks would not have it. The client learns it with the call's result.
+                # Its hooks rejected it. The client learns this from the call's result.
                 logger.info("run %s: %s", run.run_id, dropped)
 
 
@@ -317,14 +320,14 @@ def _message_received(message: UserMessage) -> MessageReceived:
     return MessageReceived("user", "\n".join(texts), message.id, kinds)
 
 
-# -- what an agent yields, on its way into its run --
+# -- recording what an agent yields --
 #
 # An agent names its calls as it likes, and many count them from 0. Inside Callstream, and for its clients, each has a
-# call_id of its own; the agent gets its own ids.
+# unique call_id; the agent gets its own ids back.
 
 
 async def _record_yielded(run: Run, events: AsyncIterable[Any]) -> None:
-    """Records AG-UI events until there are no more; None among them says nothing."""
+    """Records AG-UI events until there are no more; a None among them is ignored."""
     reader = Reader()
     call_ids: dict[str, str] = {}
     async with AsyncExitStack() as stack:
@@ -345,7 +348,7 @@ async def _record(run: Run, events: Sequence[RunEvent], call_ids: dict[str, str]
         try:
             await run.record([_rename(event, call_ids) for event in events])
         except CallIdTaken:
-            continue  # Another process was first with this id. Nothing was kept, and the next free one is tried.
+            continue  # Another process took this id first. Nothing was stored, and the next free one is tried.
         return
 
 
@@ -355,7 +358,7 @@ def _rename(event: RunEvent, call_ids: Mapping[str, str]) -> RunEvent:
 
 
 async def _restore_ids(run_input: RunAgentInput, directory: Directory) -> RunAgentInput:
-    """The input with the agent's own ids for calls that have another name in the journal."""
+    """The input with the agent's own ids for calls that have a different id in the journal."""
     wire_ids: dict[str, str] = {}
     for call_id in {getattr(named, field) for named, field in _call_ids(run_input)}:
         call = await directory.find_by_call_id(call_id) if _NUMBERED.fullmatch(call_id) else None
@@ -371,7 +374,7 @@ async def _restore_ids(run_input: RunAgentInput, directory: Directory) -> RunAge
 
 
 def _call_ids(run_input: RunAgentInput) -> Iterator[tuple[BaseModel, str]]:
-    """Where the input names calls: what has such an id, and in which field."""
+    """Where the input names calls: each object that holds a call id, and the name of the field."""
     for message in run_input.messages:
         if isinstance(message, ToolMessage):
             yield message, "tool_call_id"

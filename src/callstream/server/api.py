@@ -26,23 +26,23 @@ from callstream.view import RunView
 MOST: Final = 1000
 _TITLE: Final = 120
 _RUNS_A_THREAD: Final = 5
-"""So many runs are looked through for a thread that is wanted; the list may be shorter where threads have more."""
+"""How many runs are read for each thread asked for; if threads have more runs than that, the list may be shorter."""
 _GRACE_SECONDS: Final = 0.5
 _LOOKED_AT: Final = 20
 """A run's first message is among its first records."""
 _TAGGED: Final = re.compile(r"\A\s*(?:<([a-z][\w-]*)>.*?</\1>\s*)+", re.DOTALL)
-"""What text begins with, such as ``<system-reminder>…</system-reminder>``."""
+"""Tagged blocks at the beginning of a text, such as ``<system-reminder>…</system-reminder>``."""
 
 
 class Api:
-    """Answers with what belongs to the principal that asks, and nothing else."""
+    """Shows each principal its own data and nothing else."""
 
     def __init__(self, journal: Journal, access: Access, agent: dict[str, Any], health: JournalHealth) -> None:
         self._journal = journal
         self._health = health
         self._access = access
         self._agent = agent
-        self._titles: dict[str, str] = {}  # by run, since pages ask for them every few seconds
+        self._titles: dict[str, str] = {}  # cached by run, since pages ask for them every few seconds
 
     def routes(self) -> list[Route]:
         guarded = partial(self._health.guarded, grace=_GRACE_SECONDS)
@@ -87,7 +87,7 @@ class Api:
         try:
             text = None if row.run_id in self._titles else await self._first_words(row.run_id)
         except JournalError:
-            return None  # it lies in an archive that is away: a list can do without
+            return None  # it is in an archive that is unavailable: a list can do without it
         if text is not None:
             if len(self._titles) >= MOST:
                 self._titles.clear()
@@ -95,7 +95,7 @@ class Api:
         return self._titles.get(row.run_id)
 
     async def _first_words(self, run_id: str) -> str | None:
-        """What a user said first. What coding agents say in their name, in tags, counts where there is nothing else."""
+        """The user's first words. Tagged text that coding agents add in the user's name counts only if there is no other."""
         found: str | None = None
         async for record in self._journal.read(run_id):
             match record.event:
@@ -129,7 +129,7 @@ class Api:
         async for records in history(self._journal, [row]):
             for record in records:
                 view.feed(record)
-            await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
+            await asyncio.sleep(0)  # reading from memory never waits, so other tasks would not get a turn
         return json_response(view.as_json())
 
     async def calls(self, request: Request) -> Response:

@@ -40,7 +40,7 @@ logger = logging.getLogger("callstream.server")
 
 PAGE: Final = Path(__file__).parent / "page"
 _READER: Final = "jsonreader.js"
-"""A module of the npm package that the page imports too: in a wheel beside the page's files, in a checkout in ``js/``."""
+"""A module of the npm package that the page imports too: beside the page's files in a wheel, in ``js/`` in a checkout."""
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -58,12 +58,12 @@ def create_app(
     """Serves an agent: ``POST /agui`` and all that belongs to it; the inspector is at ``/``.
 
     ``agent`` is an ``ADKAgent``, or anything with ``run(input)``; the latter needs the ``callstream`` whose tap and
-    journal it uses. ``auth`` turns a request into a principal: threads belong to the principal that began them, and to
-    everybody else they do not exist. Without it, anyone who can reach the server may do everything, so let it listen on
+    journal it uses. ``auth`` turns a request into a principal: threads belong to the principal that began them, and do
+    not exist for anyone else. Without it, anyone who can reach the server may do everything, so let it listen on
     loopback only. ``settings`` default to those of the environment. ``view`` says what clients are shown. ``name`` and
-    ``label`` are shown on the inspector's page. ``continues``: runs of an agent that does not journal by itself go on in
-    another process, too, if theirs dies; those of an ``ADKAgent`` do, unless the settings say otherwise. They go on with an
-    agent of the same ``name``.
+    ``label`` are shown on the inspector's page. ``continues``: if a process dies, the runs of an agent that does not do
+    its own journaling continue in another process that serves an agent of the same ``name``. Runs of an ``ADKAgent`` always
+    do, unless the settings say otherwise.
 
     The app closes the Callstream when it ends.
     """
@@ -90,7 +90,7 @@ def create_app(
         ends.push_async_callback(end)  # the last comes first
 
     async def close_all() -> None:
-        """An unavailable journal must not keep the server from ending: the next sweep ends its runs."""
+        """An unavailable journal must not keep the server from shutting down: the next sweep ends its runs."""
         try:
             await ends.aclose()
         except JournalError as error:
@@ -153,7 +153,7 @@ def create_app(
 
 
 def _successor(host: Host, settings: ServerSettings) -> Successor | None:
-    """The host, if it goes on with runs of processes that have died."""
+    """The host, if it continues the runs of processes that have died."""
     return host if settings.continue_runs and isinstance(host, Successor) and host.can_continue else None
 
 
@@ -161,7 +161,7 @@ _REVALIDATED: Final = {"cache-control": "no-cache"}
 
 
 class _PageFiles(StaticFiles):
-    """Asked for anew each time (304 if they are the same): modules of two versions must not meet in one page."""
+    """Revalidated on every request (304 if unchanged), so that one page never mixes modules of two versions."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         path_and_stat = super().lookup_path(path)
@@ -189,7 +189,7 @@ def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if (
         error.status_code == HTTPStatus.NOT_FOUND and "endpoint" not in request.scope
-    ):  # not to be confused with a thread or a run that is not there
+    ):  # not to be confused with a thread or a run that does not exist
         return json_response({"error": {"code": "unknown_path", "message": "Unknown path."}}, error.status_code)
     phrase = _PHRASES.get(error.status_code, "Refused")
     code = phrase.lower().replace(" ", "_").replace("'", "")
@@ -197,7 +197,7 @@ def _answer_http(request: Request, error: Exception) -> Response:
 
 
 def _answer_usage(driver: Driver, request: Request, error: Exception) -> Response:
-    """What the journal or the runtime says of a wrong request; its text names internals, so the log gets it."""
+    """Answers a request that the journal or the runtime rejected. The error's text names internals, so it is only logged."""
     if driver.is_draining:
         return problem_response(shutting_down())
     logger.warning("%s: %s", describe_request(request.scope), error)

@@ -51,13 +51,13 @@ from callstream.view import RunView
 
 _SDKS: Final = {str(sdk): sdk for sdk in get_args(Sdk)}
 _HELD_SECONDS: Final = 0.25
-"""How long text may be held back to be sent in longer pieces."""
+"""How long text may be held back so that it can be sent in longer pieces."""
 
 
 class ChatRoutes:
     """``POST /ui`` is what ``useChat`` sends to, ``GET /ui/{chat_id}/stream`` what it resumes from.
 
-    ``?sdk=5``, ``6`` or ``7`` names the major version of the client's ``ai`` package, which its requests do not tell.
+    ``?sdk=5``, ``6`` or ``7`` names the major version of the client's ``ai`` package, which its requests do not contain.
     """
 
     def __init__(self, runs: RunRoutes) -> None:
@@ -77,7 +77,7 @@ class ChatRoutes:
         ]
 
     async def send(self, request: Request) -> Response:
-        """Runs the agent. The stream may be left; the run goes on, and can be resumed."""
+        """Runs the agent. If the client leaves the stream, the run continues and its stream can be resumed."""
         principal = await self._access.principal(request)
         sdk = _sdk(request)
         body = await json_body(request, self._settings)
@@ -97,9 +97,9 @@ class ChatRoutes:
             return self._runs.stream(frames, run_id, seat, HEADERS)
 
     async def _check_answers(self, run_input: RunAgentInput, principal: str | None) -> None:
-        """Refuses a request all of whose answers are late, those of a tab that is out of date: a run would do nothing.
+        """Refuses a request whose answers all come too late, as from a stale browser tab: a run would do nothing.
 
-        Results of the server's tools are no answers, and whether other ids are refused is up to the agent.
+        Results of the server's own tools do not count as answers. Whether unknown ids are refused is up to the agent.
         """
         await self._access.check_thread(run_input.thread_id, principal)
         answers = [each.tool_call_id for each in since_spoken(run_input.messages) if isinstance(each, ToolMessage)]
@@ -113,9 +113,9 @@ class ChatRoutes:
             raise Problem(HTTPStatus.CONFLICT, "answer_refused", message)
 
     async def _run_id(self, body: Any) -> str:
-        """The same for a request that is sent again, so that it does not run twice.
+        """The same id for a request that is sent again, so that it does not run twice.
 
-        Another one where the run has ended and a new answer is wanted: it failed, or the user asks for another.
+        A new id if the run has ended and another answer is wanted: the run failed, or the user asked to regenerate.
         """
         run_id = f"ui-{sha256(codec.encode(body)).hexdigest()[:24]}"
         rows = await self._journal.runs(run_id=run_id, limit=1)
@@ -140,8 +140,8 @@ class ChatRoutes:
     async def resume(self, request: Request) -> Response:
         """The turn that is being answered, from its beginning; 204 if none is.
 
-        With ``X-Run-Id``, that run alone and also if it has ended: what a client asks for that has shown the turn's earlier
-        runs and lost the stream of this one.
+        With ``X-Run-Id``, only that run, even if it has ended: for a client that already shows the turn's earlier runs and
+        lost the stream of this one.
         """
         principal = await self._access.principal(request)
         sdk = _sdk(request)
@@ -160,7 +160,7 @@ class ChatRoutes:
     async def _whole_run(
         self, rows: Sequence[RunRow], run_id: str, sdk: Any, message_id: str | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """A run from its beginning, for a client that has the runs of its turn before it. The rows are the newest first."""
+        """A run from its beginning, for a client that has the earlier runs of its turn. ``rows``: the newest first."""
         place = [row.run_id for row in rows].index(run_id)
         turn = await self._turn(rows[place:])
         translator = ChunkTranslator(message_id or turn.message_id, self._view, sdk=sdk)
@@ -168,7 +168,7 @@ class ChatRoutes:
         return _rest(self._journal, run_id, translator, Merger(), 0)
 
     async def messages(self, request: Request) -> Response:
-        """What a page shows when it is loaded: all messages but the one that ``resume`` sends."""
+        """The messages for a page that loads: all except the one that ``resume`` sends."""
         principal = await self._access.principal(request)
         sdk = _sdk(request)
         rows = await self._access.known_runs(request.path_params["chat_id"], principal)
@@ -176,7 +176,7 @@ class ChatRoutes:
         return json_response(await asyncio.to_thread(ui_messages, views, self._view, sdk=sdk))
 
     async def _turn(self, rows: Sequence[RunRow]) -> ChatTurn:
-        """The turn to which the first of the rows belongs, which are the newest first."""
+        """The turn to which the first row belongs. ``rows``: the newest first."""
         count, runs = 0, list[RunView]()
         for row in rows:
             count += 1
@@ -187,7 +187,7 @@ class ChatRoutes:
 
 
 async def _views(journal: Journal, rows: Sequence[RunRow]) -> list[RunView]:
-    """The runs as they stand, the oldest first. The state of one is that of the one before it, and what it changed."""
+    """The runs as they stand, the oldest first. Each run's state starts from the state of the run before it."""
     views: dict[str, RunView] = {}
     state: Any = msgspec.UNSET
     async with aclosing(history(journal, rows)) as batches:
@@ -197,7 +197,7 @@ async def _views(journal: Journal, rows: Sequence[RunRow]) -> list[RunView]:
                 for record in of_run:
                     view.feed(record)
                 state = view.state
-            await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
+            await asyncio.sleep(0)  # reading from memory never waits, so other tasks would not get a turn
     return [views[row.run_id] for row in rows if row.run_id in views]
 
 
@@ -215,13 +215,13 @@ async def _replay(journal: Journal, turn: ChatTurn, translator: ChunkTranslator)
         async for frame in _rest(journal, run_id, translator, merger, seq):
             yield frame
     except Compacted:
-        raise Unfinished from None  # it has ended in this moment; the next request finds it whole
+        raise Unfinished from None  # it ended just now and was compacted; the next request finds all of it
 
 
 async def _rest(
     journal: Journal, run_id: str, translator: ChunkTranslator, merger: Merger, after: int
 ) -> AsyncGenerator[bytes, None]:
-    """What comes after a record, to the run's end; ``Unfinished`` if it cannot be told to the client to its end."""
+    """Everything after a record, to the run's end; raises ``Unfinished`` if the client cannot be shown all of it."""
     loop = asyncio.get_running_loop()
     async with aclosing(journal.batches(run_id, after)) as batches:
         coming = asyncio.ensure_future(anext(batches, None))
@@ -256,7 +256,7 @@ async def _rest(
 
 
 def _fed(translator: ChunkTranslator, records: Sequence[Record]) -> list[Chunk]:
-    """The chunks of the records, up to one after which the client has to come back."""
+    """The chunks of the records, up to a record after which the client has to reconnect."""
     chunks: list[Chunk] = []
     for record in in_order(records):
         chunks += translator.feed(record)

@@ -1,8 +1,8 @@
-"""Whether the server can work: whether it answers, takes runs, and has a journal that takes writes.
+"""Whether the server can work: whether it answers, accepts runs, and has a journal that accepts writes.
 
-What clients see is what the journal has. While it takes nothing, a run cannot show anything, not even its end, so a
-stream would stay open without a word. It is asked by writing to it, as long as a client waits. The log has it from the
-journal itself.
+Clients see only what is in the journal. While the journal accepts no writes, a run cannot show anything, not even its end,
+so a stream would stay open and silent. As long as a client waits, the journal is therefore probed with writes. The journal
+itself logs that it is unavailable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ JOURNAL_AWAY: Final = Problem(
 
 
 class JournalHealth:
-    """``patience``: how many seconds the journal may refuse writes before streams that wait for it are notified."""
+    """``patience``: how many seconds the journal may refuse writes before streams that wait for it are broken off."""
 
     def __init__(self, journal: Journal, patience: float) -> None:
         self._journal = journal
@@ -49,12 +49,12 @@ class JournalHealth:
 
     @property
     def is_away(self) -> bool:
-        """Whether the journal has refused writes for longer than it may."""
+        """Whether the journal has refused writes for longer than ``patience``."""
         since = self._failing_since
         return since is not None and asyncio.get_running_loop().time() - since >= self._patience
 
     async def check(self) -> bool:
-        """Whether the journal takes a write now."""
+        """Whether the journal accepts a write now."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await self._journal.check()
@@ -66,16 +66,16 @@ class JournalHealth:
         return True
 
     def count_users(self, change: int) -> None:
-        """The journal is asked every second while it has users."""
+        """Counts users of the journal; while there are any, it is probed every second."""
         self._users += change
         if self._users and (self._watch is None or self._watch.done()):
             self._watch = asyncio.create_task(self._ask(), name="callstream journal health")
 
     async def guard(self, work: Awaitable[_T], *, grace: float = 0.0) -> _T:
-        """Waits for the work. JournalError as soon as the journal is unavailable; then the work is cancelled.
+        """Waits for the work. As soon as the journal is unavailable, cancels the work and raises JournalError.
 
-        ``grace``: how many seconds the work gets where the journal is unavailable already. One that takes no writes may be
-        readable all the same.
+        ``grace``: how many seconds the work gets if the journal is unavailable already. A journal that accepts no writes may
+        still be readable.
         """
         is_away = self.is_away
         limit = asyncio.timeout(grace if is_away else None)
@@ -92,7 +92,7 @@ class JournalHealth:
             self._limits.discard(limit)
 
     def guarded(self, answer: _Endpoint, *, grace: float = 0.0) -> _Endpoint:
-        """The same for the endpoint of a route. What it answers with may be a stream: that is sent later."""
+        """The same for the endpoint of a route. If its response is a stream, sending it later is not covered."""
 
         async def guarded(request: Request) -> Response:
             return await self.guard(answer(request), grace=grace)
@@ -122,12 +122,12 @@ class _JournalAway(JournalError):
 
 
 def is_in_log(error: JournalError) -> bool:
-    """Whether the journal itself has a line in the log. Of an archive that is away it has none: appends do not need it."""
+    """Whether the journal has logged the error itself. It does not for an unavailable archive: appends do not need one."""
     return isinstance(error, _JournalAway | StoreAway) and not isinstance(error, ArchiveAway)
 
 
 class HealthRoutes:
-    """``/healthz``: the process answers. ``/readyz``: it can take a run, and its journal takes writes."""
+    """``/healthz``: the process answers. ``/readyz``: it can take a run, and its journal accepts writes."""
 
     def __init__(self, driver: Driver, journal: JournalHealth) -> None:
         self._driver = driver

@@ -1,4 +1,4 @@
-"""What the server says of its runs and calls in the log, and how a log is written for machines.
+"""What the server logs about its runs and calls, and a log format for machines.
 
 Log records carry ``run_id``, ``thread_id`` and ``call_id`` where there is one. No record carries argument text.
 """
@@ -25,12 +25,12 @@ _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 
 
 def describe_request(scope: Scope) -> str:
-    """The method and the path of a request as one word each: a path comes decoded, and could say anything."""
+    """The method and the path of a request, one word each: a path arrives decoded, and could contain anything."""
     return f"{scope['method']} {quote(scope['path'])}"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what the record carries beside them (``extra=``)."""
+    """One JSON object per line: time, level, logger, message, and the record's own fields (``extra=``)."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
@@ -69,9 +69,9 @@ class LogObserver:
         extra = {**_ids(run), "outcome": run.outcome, "seconds": seconds, "calls": len(run.calls)}
         named = (run.run_id, run.thread_id)
         if run.is_left:
-            return  # it goes on, and the driver has said so
+            return  # it goes on elsewhere, and the driver has logged that
         if run.outcome == "failed":
-            # Where the store failed, a traceback says nothing: it is the same for all runs of that moment.
+            # If the store failed, a traceback adds nothing: it is the same for all runs active at that moment.
             error = None if isinstance(run.error, JournalError) else run.error
             because = "" if error is not None or not run.reason else f": {run.reason}"
             logger.error("run %s of thread %s failed%s", *named, because, exc_info=error, extra=extra)

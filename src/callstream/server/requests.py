@@ -1,11 +1,11 @@
-"""Requests: bodies within their limits, checked before anything is done with them; whose a request is, and what is theirs.
+"""Requests: bodies within their limits, checked before anything is done with them; who sent a request, and what they own.
 
-``Problem`` is the answer to a client that asks for what it cannot have: a status, a code and one sentence. ``Guard``: what
-is refused before anything looks at it, the headers that every answer has, and what a bug looks like from outside.
+``Problem`` is the answer to a request that cannot be granted: a status, a code and one sentence. ``Guard`` refuses requests
+before anything looks at them, adds the headers that every answer has, and decides what a bug looks like from outside.
 
-A server on loopback is reached by every page that its user's browser shows, so another site's page must neither
-start runs here (it may send what needs no permission, without reading the answer) nor pretend to be this server's own by
-a name that it makes point to loopback.
+Every page that a user's browser shows can reach a server on loopback. So another site's page must not be able to start
+runs here (it may send requests that need no permission, without reading the answers), nor to pass for this server's own
+page under a host name that it points at loopback.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def remote_parent(headers: Mapping[str, str]) -> AbstractContextManager[None]:
 
 
 def not_found(what: str) -> Problem:
-    """The same for what does not exist and for what belongs to another principal."""
+    """The same answer whether the thing does not exist or belongs to another principal."""
     return Problem(HTTPStatus.NOT_FOUND, "not_found", f"No such {what}.")
 
 
@@ -97,14 +97,14 @@ def problem_response(problem: Problem) -> Response:
 
 MAX_ID: Final = 256
 MAX_NUMBER: Final = 2**31 - 1
-"""Of a record: what every store can count."""
+"""The largest record number: every store can count that far."""
 MAX_CALL_ID: Final = 16 * 1024
-"""Ids of calls are the provider's or the host's, and some put whole signatures into them."""
+"""Call ids come from the provider or the host, and some put whole signatures into them."""
 _SHOWN_ERRORS: Final = 5
 _DISCARDED: Final = 4 * 1024 * 1024
-"""A body that is not much too large is read to its end, since a client that still writes may not hear the answer."""
+"""A body that exceeds the limit by no more is read to its end: a client that is still writing may not read the answer."""
 _MESSAGES_IN_FULL: Final = 10
-"""So many messages may have as many parts and calls as one may have."""
+"""All messages together may have this many times the parts and calls that one may have."""
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)
 
 
@@ -118,8 +118,8 @@ async def read_input(request: Request, settings: ServerSettings) -> RunAgentInpu
 def parse_input(body: bytes, settings: ServerSettings) -> RunAgentInput:
     """AG-UI's RunAgentInput. Its lists are counted before anything is built from them.
 
-    Messages are validated one by one up to the first that is wrong: pydantic describes every error that it finds, and a
-    list of half a million wrong items costs it a gigabyte.
+    Messages are validated one by one, up to the first that is invalid: pydantic describes every error that it finds, and a
+    list of half a million invalid items costs it a gigabyte.
     """
     fields = _json(body, settings)
     if not isinstance(fields, dict):
@@ -187,10 +187,10 @@ def _json(body: bytes, settings: ServerSettings) -> Any:
 
 
 def _count_values(body: bytes, most: int) -> int:
-    """How many values a JSON text has, without reading it: all but the first of a container follow a comma.
+    """How many values a JSON text has, without parsing it: all but the first of a container follow a comma.
 
-    The commas of texts do not count, but are looked at only if it is too many with them. Then a text ends at the next
-    quote, once escapes are gone; outside of texts there are none. Each text is a value or the name of one.
+    Commas inside strings do not count, but are only sorted out if the count is too high with them. For that, escapes are
+    removed: then every quote begins or ends a string. Each string is a value or a key.
     """
     count = _count(body, b",[{")
     if count <= most:
@@ -205,7 +205,7 @@ def _count(text: bytes, characters: bytes) -> int:
 
 
 def _decode(body: bytes) -> Any:
-    """The body's JSON, with U+FFFD for halves of surrogate pairs: clients send back what a model has sent them."""
+    """The body's JSON, with U+FFFD for lone surrogates: clients send back whatever a model has sent them."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -216,7 +216,7 @@ def _decode(body: bytes) -> Any:
 
 
 def is_id(text: str, most: int = MAX_ID) -> bool:
-    """Whether it is short, and has nothing in it that a log or a database would stumble over."""
+    """Whether it is short enough, and has nothing in it that a log or a database would choke on."""
     return 0 < len(text) <= most and text.isprintable()
 
 
@@ -228,13 +228,13 @@ def check_id(text: str, name: str, most: int = MAX_ID) -> str:
 
 
 def query_id(asked: Mapping[str, str], name: str) -> str | None:
-    """An id in the query, None if there is none."""
+    """An id from the query; None if it has none."""
     text = asked.get(name)
     return check_id(text, name) if text else None
 
 
 def choice(asked: Mapping[str, str], name: str, choices: Iterable[str]) -> str | None:
-    """A word of the query, None if there is none."""
+    """One of the choices from the query; None if it has none."""
     text = asked.get(name)
     if text and text not in choices:
         raise _wrong(f"expected {name} to be one of {', '.join(choices)}")
@@ -242,7 +242,7 @@ def choice(asked: Mapping[str, str], name: str, choices: Iterable[str]) -> str |
 
 
 def number(asked: Mapping[str, str], name: str, default: int, *, most: int = MAX_NUMBER) -> int:
-    """A whole number of the query or a header."""
+    """A whole number from the query or the headers."""
     text = asked.get(name)
     if text is None or text == "":
         return default
@@ -252,7 +252,7 @@ def number(asked: Mapping[str, str], name: str, default: int, *, most: int = MAX
 
 
 def check_ids(run_input: RunAgentInput) -> None:
-    """Refuses an input with ids that a log, a header or a database would stumble over."""
+    """Refuses an input with ids that a log, a header or a database would choke on."""
     check_id(run_input.thread_id, "threadId")
     check_id(run_input.run_id, "runId")
     for number, message in enumerate(run_input.messages):
@@ -305,7 +305,7 @@ def _too_large(most: int, *, closes: bool = False) -> Problem:
 
 
 def _describe(error: ValidationError, within: str = "") -> str:
-    """Where and what, without what came: that may be long, or a secret."""
+    """Where the errors are and what was expected, but not the input itself: it may be long, or a secret."""
     found = [
         f"{'.'.join(map(str, filter(None, (within, *each['loc'])))) or 'body'}: {each['msg']}"
         for each in error.errors(include_url=False, include_context=False, include_input=False)
@@ -322,24 +322,24 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-# -- whose a request is, and what is theirs ------------------------------------------------------------------------------
+# -- who sent a request, and what they own -------------------------------------------------------------------------------
 
 
 class Operator:
-    """What ``auth`` may return in the place of a name: somebody who sees all, as everybody does without ``auth``."""
+    """What ``auth`` may return instead of a name: a user who sees everything, as every user does without ``auth``."""
 
 
 Auth: TypeAlias = Callable[[Request], str | Operator | None | Awaitable[str | Operator | None]]
 """Turns a request into a principal, the name of the user who sent it; None to refuse it. Sync or async.
 
-If it raises, the request fails with 500, without its text, and nothing runs.
+If it raises, the request fails with 500, the answer does not contain the error's text, and nothing runs.
 """
 
 
 class Access:
-    """With ``auth``, each principal sees its own threads only; without it there is one user, who sees all.
+    """With ``auth``, each principal sees only its own threads; without it there is one user, who sees everything.
 
-    Of a thread, the runs of the ``host``'s app are shown.
+    Only those runs of a thread are shown that belong to the ``host``'s app.
     """
 
     def __init__(self, auth: Auth | None, host: Host) -> None:
@@ -348,7 +348,7 @@ class Access:
         self._journal = host.callstream.journal
 
     async def principal(self, request: Request) -> str | None:
-        """The principal of the request; None for an operator, and if the server has no ``auth``."""
+        """The principal of the request; None for an operator, or if the server has no ``auth``."""
         if self._auth is None:
             return None
         found = self._auth(request)
@@ -362,7 +362,7 @@ class Access:
         return principal
 
     async def check_thread(self, thread_id: str, principal: str | None) -> None:
-        """A thread belongs to the principal that began it; a new one is free."""
+        """Refuses a thread that another principal began; a new one is open to all."""
         if principal is None:
             return
         runs = await self._journal.runs(thread_id=thread_id)
@@ -374,14 +374,14 @@ class Access:
         runs = await self._journal.runs(thread_id=thread_id) if is_id(thread_id) else []
         if not runs or (principal is not None and runs[-1].principal != principal):
             raise not_found("thread")
-        # A run of another principal is among them only if it was refused after it started; it is not shown.
+        # Another principal's run can only be among them if it was refused after it started; it is not shown.
         own = await self._own(runs if principal is None else [row for row in runs if row.principal == principal])
         if not own:
             raise not_found("thread")
         return own
 
     async def known_runs(self, thread_id: str, principal: str | None) -> list[RunRow]:
-        """The same; none if there is no such thread. One that is older than the journal is taken into it first."""
+        """The same, but empty if there is no such thread. One that is older than the journal is imported into it first."""
         if isinstance(self._host, Importer) and is_id(thread_id):
             await self._host.import_thread(thread_id, principal)
         try:
@@ -417,7 +417,7 @@ class Access:
 
 
 STREAMS: Final = "callstream.streams"
-"""The name in a request's scope of a list for the stream that answers it, which is sent when the router has returned."""
+"""The key in a request's scope of a list for the stream that answers it. It is sent after the router has returned."""
 _CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -466,7 +466,7 @@ class Guard:
         scope[STREAMS] = streams
         try:
             await app(scope, receive, send_with_headers)
-            while streams:  # one at most, which may last for hours and needs nothing of what the router holds
+            while streams:  # one at most; it may last for hours and needs nothing that the router keeps alive
                 await streams.pop()()
         except Exception as error:
             if started:
@@ -497,9 +497,10 @@ class Guard:
 
 
 def _is_from_elsewhere(headers: Headers) -> bool:
-    """Whether a page of another origin asks.
+    """Whether the request comes from a page of another origin.
 
-    Browsers that do not say so (older ones, and all over plain HTTP to other names than loopback's) name their origin.
+    Browsers that do not send Sec-Fetch-Site (older ones, and all of them over plain HTTP to names other than loopback's)
+    send Origin instead.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None or origin is None:
@@ -508,7 +509,7 @@ def _is_from_elsewhere(headers: Headers) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The Host header without its port. What is not a name and a port cannot be allowed."""
+    """The Host header without its port. Anything but a name with an optional port never matches an allowed host."""
     found = _HOST.fullmatch(host.strip().lower())
     return host if found is None else found["address"] or found["name"] or ""
 

@@ -51,7 +51,7 @@ _BEGINNING: Final = "-1"
 
 
 class IdRoute(Route):
-    """A route whose ids are whatever their client or provider likes: a slash in one comes decoded, and is part of it."""
+    """A route whose ids are chosen by a client or provider: a slash in one arrives decoded, and is part of the id."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
@@ -59,7 +59,7 @@ class IdRoute(Route):
 
 
 def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> Driver:
-    """What works on the runs of a host, by the server's settings."""
+    """The driver that works on the runs of a host, configured by the server's settings."""
     return Driver(
         host.callstream.engine,
         DriverSettings(
@@ -75,7 +75,7 @@ def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> 
 
 
 class StreamRoute(IdRoute):
-    """Without HEAD: its answer would wait for the end of the run."""
+    """A route without HEAD: its answer would wait for the end of the run."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], methods: Sequence[str] = ("GET",)) -> None:
         super().__init__(path, endpoint, methods=methods)
@@ -83,7 +83,7 @@ class StreamRoute(IdRoute):
 
 
 class RunRoutes:
-    """``driver`` has the runs of this process; everything else is in the journal.
+    """``driver`` holds the runs of this process; everything else is in the journal.
 
     The routes of other protocols show the same runs (``journal``, ``view``) to the same clients (``access``, ``settings``).
     """
@@ -139,11 +139,11 @@ class RunRoutes:
         last_event_id: str | None = None,
         is_older: bool | None = None,
     ) -> Response:
-        """A run of the input. A request that is sent again gets the run that it has begun, never another one.
+        """Runs the input. A request that is sent again gets the run that it began the first time, never a new one.
 
-        ``owner``: whose that run has to be, where the host and not the server knows it. ``last_event_id``: how far the
-        client has read it, who gets the rest. ``is_older``: whether the client is older than AG-UI 1.0; by default the
-        settings say what becomes of one that declares no version.
+        ``owner``: who must own that run, if the host and not the server knows its users. ``last_event_id``: how far the
+        client has read the run; it gets the rest. ``is_older``: whether the client is older than AG-UI 1.0; by default the
+        settings decide that for clients that declare no version.
         """
         with self.seat(principal) as seat:
             presentation = self._presentation(run_input, is_older=self._is_older(run_input.protocol_version, is_older))
@@ -162,7 +162,7 @@ class RunRoutes:
             return self.stream(frames, run_id, seat, client=client)
 
     async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
-        """Starts a run of the input, or finds the one that it has begun before. Returns its id."""
+        """Starts a run of the input, or finds the one that the same request began before. Returns its id."""
         check = partial(self.access.check_thread, run_input.thread_id, principal)
         await check()
         asked = self._asked(run_input, owner or principal)
@@ -171,7 +171,7 @@ class RunRoutes:
         return await self._begin(self._driver.begin(begin, request=asked, principal=principal, check=check))
 
     async def _answers_questions(self, run_input: RunAgentInput) -> bool:
-        """Whether it only answers questions of which somebody else hears the answers: then no agent has anything to do."""
+        """Whether it only answers questions that were asked beside a run: then the agent itself has nothing to do."""
         named = answered_in(run_input) if may_have_questions(run_input.thread_id) else []
         calls = [await self.journal.call(call_id) for call_id in named]
         return bool(named) and all(call is not None and call.name == APPROVAL for call in calls)
@@ -181,7 +181,7 @@ class RunRoutes:
         return RunRequest(run_input.thread_id, run_input.run_id, digest_of(run_input), owner, app)
 
     async def _begin(self, beginning: Coroutine[Any, Any, str]) -> str:
-        """A write that is under way cannot be called back. If the journal is unavailable, it is not waited for."""
+        """A write that is under way cannot be undone; if the journal is unavailable, the request no longer waits for it."""
         task = asyncio.create_task(beginning)
         try:
             with _explain("active runs", "too_many_runs"):
@@ -192,7 +192,7 @@ class RunRoutes:
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _rest(self, row: RunRow, position: Position, client: Client) -> AsyncGenerator[Frame, None]:
-        """What a client has not read of a run; if that is not known any more, the whole thread up to its end."""
+        """The part of a run that a client has not read; if that is no longer known, the whole thread up to the run's end."""
         try:
             async for frame in resume(self.journal, row.run_id, position, self.view, client):
                 yield frame
@@ -201,7 +201,7 @@ class RunRoutes:
                 yield part
 
     def _client(self, presentation: Presenter | None, run_id: str, own: Sequence[Any] = ()) -> Client:
-        """A client that follows a run. ``own``: its messages, some of which no run may know."""
+        """A client that follows a run. ``own``: the client's messages, which may include some that no run knows."""
 
         async def snapshot(seq: int) -> MessagesSnapshot:
             return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
@@ -209,16 +209,17 @@ class RunRoutes:
         return Client(presentation, snapshot)
 
     async def _runs_up_to(self, run_id: str) -> list[RunRow]:
-        """The runs of a thread up to one of them, the oldest first."""
+        """The runs of a run's thread, up to that run, the oldest first."""
         row = await self.access.run(run_id, None)
         rows = await self.access.runs_of(row.thread_id, row.principal)
         return rows[[each.run_id for each in rows].index(run_id) :][::-1]
 
     async def connect(self, request: Request) -> Response:
-        """Joins a thread: what has been, then its last run live. Of the body, the client's protocol version counts.
+        """Joins a thread: its past, then its last run live. The body may declare the client's protocol version.
 
-        ``known`` in the body is the run that the client has seen to its end, null if none: then the answer is 204 if there
-        is nothing else to see. Browsers log a 404, and a page that looks for new runs would be sent the thread again.
+        ``known`` in the body is the last run that the client has seen to its end, or null. If it is given and there is
+        nothing else to see, the answer is 204. A 404 would appear in the browser's log, and without ``known`` a page that
+        looks for new runs would be sent the whole thread again.
         """
         principal = await self.access.principal(request)
         thread_id = request.path_params["thread_id"]
@@ -234,8 +235,8 @@ class RunRoutes:
     async def join(
         self, thread_id: str, principal: str | None, *, is_older: bool, known: str | None = None
     ) -> Response | None:
-        """A thread of the principal's: what has been, then its last run live. None if there is no such thread, or nothing
-        to see because its last run is ``known`` and over.
+        """One of the principal's threads: its past, then its last run live. None if there is no such thread, or if there is
+        nothing to see because its last run is ``known`` and over.
         """
         with self.seat(principal) as seat:
             rows = await self.access.known_runs(thread_id, principal)
@@ -245,9 +246,9 @@ class RunRoutes:
             return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, seat, client=client)
 
     async def rejoin(self, request: Request) -> Response:
-        """What TanStack AI asks for when a page is loaded: which run to join (``threadId``), then that run (``runId``).
+        """TanStack AI's requests when a page is loaded: which run to join (``threadId``), then that run (``runId``).
 
-        The run is sent as to a client that joins, with the thread before it, so there are no messages to load beforehand.
+        The run is sent as to any client that joins, after the thread's past, so there are no messages to load beforehand.
         """
         principal = await self.access.principal(request)
         asked = request.query_params
@@ -271,7 +272,7 @@ class RunRoutes:
         return OlderClient(made) if is_older else made
 
     def _is_older(self, declares: str | None, known: bool | None = None) -> bool:
-        """Whether a client is older than AG-UI 1.0 that declares a version, or none."""
+        """Whether a client that declares this version, or none, is older than AG-UI 1.0."""
         return self.settings.older_clients and declares is None if known is None else known
 
     async def events(self, request: Request) -> Response:
@@ -286,7 +287,7 @@ class RunRoutes:
             return self.stream(raw(self.journal, row.run_id, after), row.run_id, seat)
 
     async def stop(self, request: Request) -> Response:
-        """Asks a run to stop. It may be another process that has to."""
+        """Asks a run to stop. If another process works on it, that one has to stop it."""
         principal = await self.access.principal(request)
         row = await self.access.run(request.path_params["run_id"], principal)
         body = await json_body(request, self.settings, optional=True)
@@ -297,16 +298,16 @@ class RunRoutes:
 
     async def stop_run(self, row: RunRow, reason: str) -> str | None:
         """Stops a run. Returns how it ended; None if another process has yet to end it."""
-        await asyncio.shield(self._driver.stop(row.run_id, reason))  # whether or not it is waited for
+        await asyncio.shield(self._driver.stop(row.run_id, reason))  # even if the client no longer waits
         return (await self.access.run(row.run_id, row.principal)).outcome
 
     def seat(self, principal: str | None) -> Seat:
-        """A place among the open streams; given back unless ``stream`` keeps it."""
+        """A seat among the open streams; given back unless ``stream`` keeps it."""
         with _explain("open streams", "too_many_streams"):
             return self._seats.take(principal)
 
     def _count_streams(self, change: int) -> None:
-        self._health.count_users(change)  # their clients wait for what the journal is to take
+        self._health.count_users(change)  # their clients wait for records that the journal has yet to accept
         self._observers.streams_changed(change)
 
     def stream(
@@ -331,8 +332,8 @@ class RunRoutes:
         return stream
 
 
-# -- what CopilotKit's browser core asks of its runtime: what agents there are, run, connect, stop -------------------------
-# With these, its React components need no runtime of their own: ``runtimeUrl`` is this server's ``/copilotkit``.
+# -- the requests of CopilotKit's browser core to its runtime: info about agents, run, connect, stop -----------------------
+# With these, its React components need no separate runtime: ``runtimeUrl`` is this server's ``/copilotkit``.
 
 
 _DEFAULT: Final = "default"
@@ -343,7 +344,7 @@ _THREADS: Final = {"list": False, "inspect": False, "mutations": False, "realtim
 class CopilotKitRoutes:
     """There is one agent, under its own name and as ``default``.
 
-    The core is built on an AG-UI client before 1.0. It does not say so in a request, so no declared version means one.
+    The core is built on an AG-UI client older than 1.0, which declares no version. So no version means an older client.
     """
 
     def __init__(self, runs: RunRoutes, name: str) -> None:
@@ -362,7 +363,7 @@ class CopilotKitRoutes:
         ]
 
     async def info(self, request: Request) -> Response:
-        """The agents, and which of the runtime's other services there are: none."""
+        """The agents, and which of the runtime's other services are available: none."""
         await self._access.principal(request)
         agents = {name: {"name": name, "description": "", "className": "Callstream"} for name in self._names}
         return json_response(
@@ -386,9 +387,9 @@ class CopilotKitRoutes:
             return await self._runs.begin(run_input, principal, is_older=run_input.protocol_version is None)
 
     async def connect(self, request: Request) -> Response:
-        """Joins a thread. One that there is not has nothing to show: a chat connects before its first message.
+        """Joins a thread. For one that does not exist the stream is empty: a chat connects before its first message.
 
-        Of the body, which is that of a run, only the thread and the protocol version count.
+        The body is that of a run, but only its thread and protocol version are used.
         """
         principal = await self._principal(request)
         body = await json_body(request, self._settings)
@@ -417,13 +418,13 @@ class CopilotKitRoutes:
 
 
 def _is_named(row: RunRow, run_id: Any) -> bool:
-    """Whether a client calls the run so; one whose id was taken has a number behind it."""
+    """Whether the client means this run by the id; if the client's id was taken, the run's has a number appended."""
     return isinstance(run_id, str) and (row.run_id == run_id or row.run_id.rpartition("~")[0] == run_id)
 
 
 @contextmanager
 def _explain(what: str, code: str) -> Iterator[None]:
-    """Why there is no run or stream, in words for clients."""
+    """Turns errors that prevent a run or a stream into problems, in words for clients."""
     status, retry = HTTPStatus.SERVICE_UNAVAILABLE, _RETRY_SECONDS
     try:
         yield
@@ -444,7 +445,7 @@ def _explain(what: str, code: str) -> Iterator[None]:
 
 
 def _header_text(run_id: str) -> str:
-    """The id, percent-encoded where a header cannot carry it as it is; the run's first event has it in any case."""
+    """The id, percent-encoded if a header cannot carry it as it is; the run's first event has the id in any case."""
     fits = run_id.isascii() and run_id.isprintable() and run_id == run_id.strip()
     return run_id if fits else quote(run_id, safe="")
 

@@ -1,8 +1,8 @@
-"""Serving an app with uvicorn, in one process or in several, and ending well.
+"""Serving an app with uvicorn, in one process or in several, and shutting down gracefully.
 
-At the first SIGINT or SIGTERM no new runs are taken (503, while the port stays open so that it can be seen) and active
-ones have their time; then they are stopped and the journal is written and closed, which breaks the streams of runs that
-other processes have, and the server ends. The second signal ends the waiting, the third the process.
+After the first SIGINT or SIGTERM, new runs are refused (with 503: the port stays open so that clients can see it) and
+active ones get time to finish. Then they are stopped, the journal is written and closed, which breaks the streams of runs
+that other processes work on, and the server ends. The second signal ends the waiting, the third the process.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ except ModuleNotFoundError as error:  # pragma: no cover
 logger = logging.getLogger("callstream.server")
 
 LINGER_SECONDS: Final = 5
-"""How long connections may take to end when everything has been sent."""
+"""How long connections may take to close after everything has been sent."""
 HEAD_SECONDS: Final = 30.0
-"""How long a new connection may take to send its first request's head."""
+"""How long a new connection may take to send the head of its first request."""
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 _SWITCH_SECONDS: Final = 0.0002
-"""How long a busy event loop may keep the interpreter from the journal's thread, which gives it up with each statement."""
+"""How long a busy event loop may keep the GIL from the journal's thread, which releases it with each statement."""
 _LAST_REQUEST_SECONDS: Final = 1.0
-"""How long a worker that retires still accepts what comes on connections which it has already."""
+"""How long a retiring worker still accepts requests on connections that it already has."""
 _HURRY_SECONDS: Final = 3.0
-"""How long the end may take after the second signal."""
+"""How long shutting down may take after the second signal."""
 
 
 _TAKE: Final = b"c"
 """To a worker, with a file descriptor: a connection to serve."""
 _DRAIN: Final = b"d"
-"""To a worker: refuse new runs, let active ones finish, end. Connections are still passed, so that this can be seen."""
+"""To a worker: refuse new runs, let active ones finish, end. It still gets connections, so that clients see the refusal."""
 _RETIRE: Final = b"r"
 """To a worker: the same, but other workers continue, and connections are passed to them."""
 _HURRY: Final = b"h"
-"""To a worker that is ending: active runs have no more time."""
+"""To a worker that is ending: active runs get no more time."""
 _BEAT: Final = b"."
-"""From a worker: it is ready, and its event loop turns."""
+"""From a worker: it is ready, and its event loop is running."""
 _BEAT_SECONDS: Final = 5.0
 _SILENT_SECONDS: Final = 120.0
-"""How long a worker may be silent before it is killed. A tool that blocks the event loop makes it silent, too."""
+"""How long a worker may be silent before it is killed. A tool that blocks the event loop also silences it."""
 _START_SECONDS: Final = 120.0
-"""How long a worker may take to start in a reload."""
+"""How long a worker may take to start during a reload."""
 _STEADY_SECONDS: Final = 10.0
-"""A worker that ended sooner than this after it was ready is replaced later, and the next such one later still."""
+"""A worker that ends sooner than this after it was ready is replaced after a pause, the next such one after a longer one."""
 _MAX_PAUSE: Final = 30.0
 _ACCEPT_PAUSE: Final = 0.05
 
 
 class _Server(uvicorn.Server):
-    """uvicorn waits for open streams before it tells the app to end; so the app is ended before.
+    """uvicorn waits for open streams before it tells the app to shut down; so here the app is shut down first.
 
-    ``control``: a worker's socket that is shared with its supervisor, who accepts the connections.
+    ``control``: a worker's socket that is shared with its supervisor, which accepts the connections.
     """
 
     def __init__(self, config: uvicorn.Config, app: Starlette, control: socket.socket | None = None) -> None:
@@ -83,7 +83,7 @@ class _Server(uvicorn.Server):
         self._adopting: set[asyncio.Task[None]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Not uvicorn's own: it raises every signal once more at the end, and a process that ended well would seem killed.
+        # Replaces uvicorn's, which raises every signal again at the end: a process that ended well would seem killed.
         self._signals += 1
         self._was_interrupted |= sig == signal.SIGINT
         if self._signals > 2:
@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._end if self._signals == 1 else self._hurry)
 
     def _end(self) -> None:
-        if self._ending is None:  # a worker may get a signal and its supervisor's order
+        if self._ending is None:  # a worker may get both a signal and its supervisor's order
             logger.info("shutting down")
             self._ending = asyncio.ensure_future(self._close())
 
@@ -119,7 +119,7 @@ class _Server(uvicorn.Server):
     # -- a worker --
 
     def _obey(self, control: socket.socket) -> None:
-        """Does what the supervisor orders. One that is gone was killed, and nothing more can reach this worker."""
+        """Does what the supervisor orders. A supervisor that is gone was killed: nothing more can reach this worker."""
         try:
             order, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         except BlockingIOError:
@@ -136,14 +136,14 @@ class _Server(uvicorn.Server):
         elif order == _HURRY:
             self._hurry()
         elif order == _RETIRE:
-            # A connection that was passed on a moment ago brings its request now, and no other worker has it.
+            # A connection that was passed on a moment ago may send its request only now, and no other worker has it.
             self._loop.call_later(_LAST_REQUEST_SECONDS, self._retire)
         else:
             self._retire()
             self._loop.remove_reader(control)
 
     async def _adopt(self, connection: socket.socket) -> None:
-        """Serves a connection as uvicorn would one that it has accepted itself."""
+        """Serves a connection as if uvicorn had accepted it."""
         try:
             await self._loop.connect_accepted_socket(
                 lambda: self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -155,7 +155,7 @@ class _Server(uvicorn.Server):
             connection.close()  # the client has left already
 
     def _retire(self) -> None:
-        """Ends while other workers continue: the next requests of open connections are theirs."""
+        """Ends while other workers continue: open connections are closed, and their clients' next requests go to those."""
         for connection in list(self.server_state.connections):
             connection.shutdown()
         self._end()
@@ -172,8 +172,8 @@ class _Server(uvicorn.Server):
             self._control.setblocking(False)
             self._loop.add_reader(self._control, self._obey, self._control)
             self._beating = asyncio.ensure_future(self._beat(self._control))
-        # What is loaded now lives as long as the process, and of what streams make little is garbage that refers to itself:
-        # with Python's own thresholds a tenth of a busy server's time goes into looking for it.
+        # Objects loaded by now live as long as the process, and streams create little cyclic garbage: with Python's default
+        # thresholds, a busy server would spend a tenth of its time looking for it.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
@@ -195,7 +195,7 @@ def config_for(app: Starlette, **options: Any) -> uvicorn.Config:
 
 
 def _cuttable(protocol: type[Any]) -> type[Any]:
-    """A protocol of uvicorn's whose requests can drop their connection, and which does not wait for ever for a first."""
+    """A uvicorn protocol whose requests can drop their connection, and which does not wait forever for the first one."""
 
     class Cuttable(protocol):  # type: ignore[misc]
         def __init__(self, *args: Any, app_state: dict[str, Any], **kwargs: Any) -> None:
@@ -214,7 +214,7 @@ def _cuttable(protocol: type[Any]) -> type[Any]:
             super().connection_lost(exc)
 
         def _end_silence(self) -> None:
-            self._silence = None  # a connection may last for hours, and there may be thousands
+            self._silence = None  # release the timer: a connection may last for hours, and there may be thousands
             if self.cycle is None:
                 self.transport.abort()
 
@@ -230,25 +230,25 @@ async def serve(
     control: socket.socket | None = None,
     **options: Any,
 ) -> None:
-    """Serves until SIGTERM, then returns, or until SIGINT, then KeyboardInterrupt rises; ``options`` are uvicorn's.
+    """Serves until SIGTERM, then returns, or until SIGINT, then raises KeyboardInterrupt; ``options`` are uvicorn's.
 
-    ``sockets`` that listen already are used in place of host and port; none, if ``control`` brings the connections: a
-    worker's socket that is shared with its supervisor, see ``Supervisor``.
+    ``sockets`` that already listen are used instead of host and port. It is empty if the connections come over ``control``,
+    a worker's socket that is shared with its supervisor; see ``Supervisor``.
     """
     await _Server(config_for(app, host=host, port=port, **options), app, control).serve(sockets)
 
 
 # -- several workers: processes that serve one address on one journal, and the supervisor that starts and replaces them ----
 #
-# A worker is a replica: any of them serves any stream and accepts any answer and any stop, and what a killed one leaves
-# behind the others bring to an end. The supervisor loads no application. It accepts the connections and hands each to the
-# next worker; if all accepted from one socket, most connections would be those of one worker. With each worker it shares a
-# Unix socket, on which the worker says that it is ready and that its event loop still turns, and the supervisor passes
-# connections and says how to end.
+# A worker is a replica: any of them serves any stream and accepts any answer and any stop, and if one is killed, the others
+# end the runs that it leaves behind. The supervisor loads no application. It accepts the connections and hands each to the
+# next worker; if all workers accepted from one socket, most connections would end up with one of them. It shares a Unix
+# socket with each worker, over which the worker reports that it is ready and that its event loop is still running, and the
+# supervisor passes connections and orders the worker to end.
 #
-# uvicorn's own supervisor, ``Multiprocess``, makes the ``uvicorn.Server`` of its workers itself, which would cut active runs
-# off instead of giving them their time; its arguments have changed between versions; a second signal does not hurry it; and
-# its workers outlive it when it is killed. The signals mean what they mean there.
+# uvicorn's own supervisor, ``Multiprocess``, creates the ``uvicorn.Server`` of its workers itself, which would cut active
+# runs off instead of giving them time to finish; its arguments have changed between versions; a second signal does not
+# hurry it; and its workers outlive it when it is killed. The signals have the same meaning as there.
 
 
 class _Worker:
@@ -258,11 +258,11 @@ class _Worker:
         loop = asyncio.get_running_loop()
         self.pid = process.pid
         self.ready: asyncio.Future[float | None] = loop.create_future()
-        """Since when it is ready; None if it ended before."""
+        """When it became ready; None if it ended before that."""
         self.is_leaving = False
-        """Whether it has to end."""
+        """Whether it has been ordered to end."""
         self.is_retired = False
-        """Whether connections are for other workers."""
+        """Whether connections go to other workers instead."""
         self._process = process
         self._control = control
         self._silence = Alarm(self._kill_silent)
@@ -276,7 +276,7 @@ class _Worker:
         return self.ready.done() and self.ready.result() is not None
 
     def pass_on(self, connection: socket.socket) -> bool:
-        """Has it serve a connection. False if it does not take one now."""
+        """Gives it a connection to serve. False if it cannot take one now."""
         if not self.is_ready or self.is_retired or self.ended.done():
             return False
         try:
@@ -286,7 +286,7 @@ class _Worker:
         return True
 
     def end(self, how: bytes) -> None:
-        """Has it end in that way. One that does not serve yet has nothing to finish."""
+        """Orders it to end, ``how`` being one of the orders above. A worker that does not serve yet is simply terminated."""
         self.is_leaving = True
         self.is_retired |= how == _RETIRE
         if self.is_ready:
@@ -351,9 +351,9 @@ class Supervisor:
         self._was_interrupted = False
 
     async def run(self, announce: Callable[[], None]) -> int:
-        """Serves until a signal says to stop, and returns the exit code; after SIGINT, KeyboardInterrupt rises.
+        """Serves until a signal says to stop, and returns the exit code; after SIGINT, raises KeyboardInterrupt.
 
-        The first worker starts alone: it brings the schemas up to date, and what is wrong with the application is said
+        The first worker starts alone: it brings the schemas up to date, and errors in the application are reported only
         once. ``announce`` is called when it is ready.
         """
         loop = asyncio.get_running_loop()
@@ -405,7 +405,7 @@ class Supervisor:
                 with suppress(OSError):  # the client has left already
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while not self._pass_on(connection):  # noqa: ASYNC110
-                    await asyncio.sleep(_ACCEPT_PAUSE)  # the others wait in the socket's backlog
+                    await asyncio.sleep(_ACCEPT_PAUSE)  # other connections wait in the socket's backlog
 
     def _pass_on(self, connection: socket.socket) -> bool:
         """Gives the connection to the worker whose turn it is."""
@@ -419,7 +419,7 @@ class Supervisor:
     # -- workers --
 
     async def _start(self) -> _Worker:
-        """A new worker, in a session of its own: Ctrl-C reaches the supervisor alone, which knows what to do."""
+        """A new worker, in its own session, so that Ctrl-C reaches only the supervisor, which knows what to do."""
         ours, theirs = socket.socketpair()
         self._started += 1
         with theirs:
@@ -436,13 +436,13 @@ class Supervisor:
         return worker
 
     def _keep(self, worker: _Worker | None = None) -> None:
-        """Keeps a worker, or a new one, in its place."""
+        """Keeps this worker, or a new one, running: whenever it ends unexpectedly, another one replaces it."""
         task = asyncio.ensure_future(self._replace_in_turn(worker))
         self._keepers.add(task)
         task.add_done_callback(self._keepers.discard)
 
     async def _replace_in_turn(self, worker: _Worker | None) -> None:
-        """Waits for the worker's end, and starts another one in its place, and so on, until one was meant to end."""
+        """Waits for the worker to end and replaces it, again and again, until one ends that was ordered to."""
         worker = worker or await self._start()
         pause = 0.0
         while True:
@@ -462,7 +462,7 @@ class Supervisor:
     # -- signals --
 
     def _end(self, number: int) -> None:
-        """As without workers: the first signal waits for active runs, the second does not, the third for nothing at all."""
+        """As without workers: after the first signal active runs get their time, after the second none, the third kills."""
         self._signals += 1
         self._was_interrupted |= number == signal.SIGINT
         self._ending.set()
@@ -480,7 +480,7 @@ class Supervisor:
             self._reloading = asyncio.ensure_future(self._reload_all(list(self._workers)))
 
     async def _reload_all(self, workers: list[_Worker]) -> None:
-        """One after the other, each when the runs of the last one have ended: there is one more process at most."""
+        """One after the other, each after the runs of the one before have ended: there is at most one extra process."""
         for old in workers:
             if old.is_leaving or self._ending.is_set():
                 continue

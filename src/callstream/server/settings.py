@@ -36,8 +36,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a run may wait for its thread; after that 409."""
     on_disconnect: Literal["continue", "stop"] = "continue"
     """``continue``: runs continue when their clients disconnect. ``stop``: a run is stopped ``disconnect_grace`` after its
-    last client has disconnected. Clients of other processes are not seen, so with several processes the requests of a
-    thread have to reach the same one."""
+    last client has disconnected. A process does not see the clients of other processes, so with several of them all requests
+    of a thread have to reach the same one."""
     disconnect_grace: float = 10.0
     """How long a run without clients continues with ``on_disconnect="stop"``."""
     older_clients: bool = False
@@ -48,7 +48,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_runs: int | None = 1000
     """Concurrent runs in this process; 503 beyond that."""
     max_runs_per_principal: int | None = 20
-    """Concurrent runs of one principal in this process; 429 beyond that. Without ``auth`` there are no principals, and no
+    """Concurrent runs of one principal in this process; 429 beyond that. Without ``auth`` there are no principals and no
     such limit."""
     max_args_bytes: int | None = 16 * _MIB
     """Argument text of one call, in UTF-8. A run that exceeds it fails, and the tool does not run."""
@@ -57,14 +57,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     shutdown_seconds: float = 20.0
     """How long active runs may continue when the server has to stop."""
     continue_runs: bool = True
-    """Whether a run whose process dies goes on in another one, or here after a restart, where journal and sessions are on
-    disk. What does not end within ``shutdown_seconds`` is handed over. See [Continuing](continuing.md)."""
+    """Whether a run whose process dies continues in another one, or in this one after a restart, provided that journal and
+    sessions are on disk. Runs that do not end within ``shutdown_seconds`` are handed over. See
+    [Continuing](continuing.md)."""
     on_divergence: Literal["fail", "ask"] = "fail"
-    """What becomes of a run that goes on and whose agent asks its model something else than before. ``fail``: it fails, and
-    says where the requests differ. ``ask``: the model is asked, and the run goes on with the answer; what was shown of
-    answers that are not asked for any more is void, and what they cost is paid again."""
+    """What happens if, in a run that is continued, the agent sends its model a different request than before. ``fail``: the
+    run fails, and its error says where the requests differ. ``ask``: the model is asked, and the run continues with its
+    answer; what was shown of the answers that this replaces is void, and their cost is paid again."""
     max_attempts: int = 3
-    """How many processes may work on a run, the first included. A run that kills its process fails after so many."""
+    """How many processes may work on a run, including the first. A run that keeps killing its process fails after that
+    many."""
 
     # -- requests --
     max_body_bytes: int | None = 16 * _MIB
@@ -77,9 +79,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Tools in the input of a run; 413 beyond that."""
     max_items: int | None = 1000
     """Entries of every other list in the input of a run: a message's parts, its tool calls, ``context``, ``resume``. All
-    messages together may have ten times as many. 413 for more."""
+    messages together may have ten times as many. 413 beyond that."""
     max_values: int | None = 200_000
-    """JSON values in a request, of all lists and objects together; 413 for more."""
+    """JSON values in a request, counting all lists and objects; 413 beyond that."""
     max_depth: int = 64
     """How deeply JSON may be nested in a request; 422 beyond that."""
 
@@ -90,13 +92,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Concurrent streams of one principal in this process; 429 beyond that. Without ``auth`` there are no principals and no
     such limit."""
     heartbeat_seconds: float = 15.0
-    """After this time without an event a comment is sent, so that proxies do not consider the stream dead."""
+    """After this time without an event, a comment is sent so that proxies do not consider the stream dead."""
     stall_seconds: float = 60.0
     """How long a client may accept no data before it is disconnected. It can reconnect."""
 
     journal_seconds: float = 5.0
-    """How long the journal may refuse writes before the connections of streams of active runs are closed and requests are
-    answered with 503. The runs themselves continue and can be rejoined; one that has something to write fails when it has
+    """How long the journal may refuse writes before connections that stream active runs are closed and requests are
+    answered with 503. The runs themselves continue and can be rejoined; a run with something to write fails after it has
     waited for the journal's own ``retry_seconds`` (5 s)."""
 
     # -- the page and the API --
@@ -118,8 +120,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 fault = _fault(error, field.type)
                 raise UsageError(f"invalid value for {field.name}: {fault}; got {value!r}") from None
             if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(f"{field.name} must be a finite number (None is no limit), got {value}")
-        # Browsers send an origin without a slash at its end, and in lower case.
+                raise UsageError(f"{field.name} must be a finite number (None means no limit), got {value}")
+        # Browsers send an origin in lower case and without a trailing slash.
         origins = tuple(origin.strip().rstrip("/").lower() for origin in self.cors_origins)
         for origin in origins:
             if _ORIGIN.fullmatch(origin) is None:
@@ -137,7 +139,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
-        """Settings from the environment; ``settings`` have precedence. Logs a warning for names that look misspelled."""
+        """Settings from the environment; ``settings`` take precedence. Logs a warning for names that look misspelled."""
         found = os.environ if environment is None else environment
         known = [PREFIX + name.upper() for name in (*cls.__struct_fields__, *_OTHERS)]
         for name in sorted(found.keys() - set(known)):
@@ -152,7 +154,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+|null|\*")
-"""What browsers send; null comes from files, and any origin is meant by a star."""
+"""What browsers send; ``null`` comes from files, and ``*`` means any origin."""
 _OTHERS: Final = (
     "archive",
     "archive_after",
@@ -170,7 +172,7 @@ _OTHERS: Final = (
     "trust_mcp_hints",
     "workers",
 )
-"""Variables that are no settings of a server: commands and journals read them."""
+"""Variables that are not settings of a server: commands and journals read them."""
 _TIMES: Final = ("busy_wait", "disconnect_grace", "shutdown_seconds")
 _COUNTED: Final = tuple(
     name
@@ -198,5 +200,5 @@ def _value(name: str, text: str, wanted: Any) -> Any:
 
 
 def _fault(error: msgspec.ValidationError, wanted: Any) -> str:
-    """What was expected: msgspec does not name the choices."""
+    """What was expected, with the choices, which msgspec does not name."""
     return f"expected {' or '.join(map(repr, get_args(wanted)))}" if get_origin(wanted) is Literal else str(error)

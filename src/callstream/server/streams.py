@@ -1,9 +1,9 @@
-"""What a client reads of a run: AG-UI events or raw records, as server-sent events.
+"""The streams from which clients read runs: AG-UI events or raw records, as server-sent events.
 
-A stream is one reader of the journal and nothing else: what compaction does to a run meanwhile is the reader's affair.
-All records that wait are sent at once with their deltas merged, so a reader that is behind gets fewer and longer ones,
-and nothing is kept for it in memory. Of a client that joins, too, only what it needs for the rest is kept once it has
-been told what was before.
+A stream is a reader of the journal and nothing else: the reader copes with a run that is compacted meanwhile. All waiting
+records are sent at once with their deltas merged, so a client that has fallen behind gets fewer and longer deltas, and
+nothing is kept in memory for it. For a client that joins, too, only what the rest needs is kept once it has been sent the
+past.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ from callstream.server.settings import ServerSettings
 
 logger = logging.getLogger("callstream.server")
 
-# A response of server-sent events: sent as they come, kept alive while none come, cut off when they are not read.
+# A response of server-sent events: sent as they arrive, kept alive while there are none, cut off when they are not read.
 #
-# A frame goes out in pieces, each when the one before it was taken. So what waits for a reader that takes nothing is one
-# piece and the frame itself; a frame that is large lies in a file, not in memory.
+# A frame is sent in pieces, each after the client has accepted the one before. So a client that accepts nothing holds up
+# only one piece and the frame itself; a large frame is in a file, not in memory.
 #
-# Most frames are a single delta for a client that waits for it. Such a frame needs no task: ``EventStream.write`` sends it
-# straight to the connection, if the server lets it (``serve`` does) and nothing waits there.
+# Most frames are a single delta for a client that is waiting for it. Such a frame needs no task: ``EventStream.write``
+# sends it straight to the connection, if the server allows that (``serve`` does) and nothing is queued there.
 #
-# A stream that cannot be read to the end of its run is not ended: its connection is closed without the final chunk. To
-# most clients a stream that ends is a success, whatever came last; one that breaks is an error, after which they come back.
+# If a stream cannot show its run to the end, it is not ended normally: its connection is closed without the final chunk.
+# Most clients take a stream that ends for a success, whatever came last, and one that breaks for an error, after which
+# they reconnect.
 #
-# ``Pulse`` is the clock of all streams: when one is to be kept alive, and when its reader has stalled.
+# ``Pulse`` is the clock of all streams: it decides when to send a heartbeat, and when a reader has stalled.
 
 _BEATS: Final = 15
-"""So many in the shorter of the two times, which are kept to a beat."""
+"""How many ticks there are in the shorter of the two times; both are accurate to one tick."""
 
 
 class Pulse:
-    """One timer for all of them: with the default settings, a thousand idle streams wake the loop once a second."""
+    """One timer for all streams: with the default settings, a thousand idle streams wake the loop once a second."""
 
     def __init__(self, settings: ServerSettings) -> None:
         shorter = min(settings.heartbeat_seconds, settings.stall_seconds)
         self._every = shorter / _BEATS
         self.heartbeat_seconds = settings.heartbeat_seconds - self._every
-        """After so long without an event a heartbeat is sent on this tick; the next one would be too late."""
+        """After this long without an event a heartbeat is sent on the current tick; the next tick would be too late."""
         self.stall_seconds = settings.stall_seconds
         self._streams: set[EventStream] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -84,17 +85,17 @@ class Pulse:
 
 HEARTBEAT: Final = b": keep-alive\n\n"
 CONNECTION: Final = "callstream.connection"
-"""The name in a request's state of its ``ClientConnection``, which ``serve`` puts there."""
+"""The key of the ``ClientConnection`` in a request's state, where ``serve`` puts it."""
 Frame: TypeAlias = bytes | IO[bytes]
-"""Whole events, in memory or in a file, which is closed when it was sent."""
+"""Whole events, in memory or in a file, which is closed after it has been sent."""
 _CUT_SECONDS: Final = 1.0
 _PIECE: Final = 64 * 1024
-# Without the second one, nginx keeps what it gets until it has a buffer full.
+# Without the second one, nginx holds events back until it has filled a buffer.
 _HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class ClientConnection:
-    """One of uvicorn's connections, by its protocol: what ASGI knows nothing of. ``serve`` gives every request its own."""
+    """One of uvicorn's connections, by its protocol: ASGI does not expose it. ``serve`` gives every request its own."""
 
     __slots__ = ("_is_lost", "_leaving", "_protocol")
 
@@ -109,28 +110,28 @@ class ClientConnection:
             self._leaving.set_result(None)
 
     def leaving(self) -> asyncio.Future[None]:
-        """What is done when the connection is lost, for one at a time to wait for."""
+        """A future that is done when the connection is lost; only one caller at a time may wait for it."""
         self._leaving = asyncio.get_running_loop().create_future()
         if self._is_lost:
             self._leaving.set_result(None)
         else:
-            self._protocol.flow.resume_reading()  # uvicorn pauses after a large body, and would not see the end
+            self._protocol.flow.resume_reading()  # uvicorn pauses after a large body, and would not notice the end
         return self._leaving
 
     def cut(self) -> None:
-        """Drops the connection with all that waits to be sent.
+        """Drops the connection and everything that is still queued for it.
 
-        Servers close one by sending all of it first, which to a reader that takes nothing is never.
+        A normal close sends all of that first, which never finishes if the client accepts nothing.
         """
         self._protocol.transport.abort()
 
     def close(self) -> None:
-        """The same, when all that waits has been sent: what a client has read up to there, it need not read again."""
+        """Closes the connection after everything queued has been sent, which the client then need not read again."""
         self._protocol.transport.close()
 
     @property
     def is_free(self) -> bool:
-        """Whether a piece of the response's body would be taken at once."""
+        """Whether a piece of the response's body could be sent at once."""
         protocol = self._protocol
         cycle = protocol.cycle
         if cycle is None or cycle.disconnected or cycle.response_complete or protocol.flow.write_paused:
@@ -140,7 +141,7 @@ class ClientConnection:
         )
 
     def write(self, piece: bytes) -> None:
-        """Sends a piece of the body: a chunk, as uvicorn writes them to HTTP/1.1 where a response has no length."""
+        """Sends a piece of the body as a chunk, as uvicorn does over HTTP/1.1 for a response without a length."""
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
@@ -149,12 +150,12 @@ class Unfinished(Exception):
 
 
 class EventStream(Response):
-    """``watching`` is entered while a client reads, ``held`` is left afterwards. ``run_id`` is for the log.
+    """``watching`` is entered while a client reads, ``held`` is exited afterwards. ``run_id`` is for the log.
 
-    ``health``: of the journal for which the frames wait, if its absence is to break the stream off.
+    ``health``: that of the journal that the frames come from, if the stream is to break off when it becomes unavailable.
 
-    The request's own task sends the frames. A client that leaves, a reader that stalls and a heartbeat that fails
-    interrupt it.
+    The request's own task sends the frames. It is interrupted when the client leaves, when the reader stalls and when a
+    heartbeat fails.
     """
 
     media_type = "text/event-stream"
@@ -180,8 +181,8 @@ class EventStream(Response):
         self._connection: ClientConnection | None = None  # while the response is sent
         self._loop = asyncio.get_running_loop()
         self._sent_at = self._loop.time()
-        self._began: float | None = None  # when the piece that is being sent was begun
-        self._limit: asyncio.Timeout | None = None  # of the sending; None when that has ended, or has been interrupted
+        self._began: float | None = None  # when sending of the current piece began
+        self._limit: asyncio.Timeout | None = None  # of the sending; None once it has ended or been interrupted
         self._beating: asyncio.Task[None] | None = None
         self._has_stalled = False
         self.status_code = 200
@@ -199,7 +200,7 @@ class EventStream(Response):
         with self._held:
             async with self._watching, aclosing(self._frames):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                self.raw_headers = []  # sent, and a stream may last
+                self.raw_headers = []  # they have been sent, and a stream may last long
                 self._to_client = send
                 self._connection = connection
                 leaving = asyncio.ensure_future(until_left(receive) if connection is None else connection.leaving())
@@ -223,18 +224,18 @@ class EventStream(Response):
 
     @property
     def is_free(self) -> bool:
-        """Whether ``write`` may be called: nothing is on its way, and the client takes what it is sent."""
+        """Whether ``write`` may be called: nothing else is being sent, and the client accepts data."""
         connection = self._connection
         return self._began is None and not self._has_stalled and connection is not None and connection.is_free
 
     def write(self, frame: bytes) -> None:
-        """Sends whole events, few of them, straight to the connection."""
-        if self._connection is not None:  # is_free was asked before
+        """Sends a small number of whole events straight to the connection."""
+        if self._connection is not None:  # the caller has checked is_free
             self._connection.write(frame)
             self._sent_at = self._loop.time()
 
     async def _send_frames(self) -> bool:
-        """Sends them until they end or this is interrupted. Returns whether the response is whole."""
+        """Sends the frames until they end or this is interrupted. Returns whether the response is whole."""
         limit = self._limit = asyncio.timeout(None)
         self._pulse.add(self)
         try:
@@ -267,7 +268,7 @@ class EventStream(Response):
         await self._send(b"", more=False)
 
     async def _send(self, frame: Frame, *, more: bool = True) -> None:
-        """Sends, unless the reader has stalled: then nothing more is sent."""
+        """Sends the frame, unless the reader has stalled: then nothing more is sent."""
         if self._has_stalled:
             return
         async with self._sending:
@@ -278,7 +279,7 @@ class EventStream(Response):
         self._sent_at = self._loop.time()
 
     def beat(self, now: float) -> None:
-        """Looks whether the reader has stalled. Sends something when nothing else was sent for a while."""
+        """Checks whether the reader has stalled. Sends a heartbeat if nothing else was sent for a while."""
         if self._began is not None:
             if now - self._began >= self._pulse.stall_seconds:
                 self._has_stalled = True
@@ -294,7 +295,7 @@ class EventStream(Response):
         if beating.cancelled() or beating.exception() is None:
             self._beating = None
         else:
-            self._interrupt()  # the error rises in ``respond``
+            self._interrupt()  # ``respond`` raises the error
 
     def _interrupt(self, _: object = None) -> None:
         """Ends the sending of frames, whatever it waits for."""
@@ -314,7 +315,9 @@ class EventStream(Response):
 
 
 async def break_off(connection: ClientConnection | None, leaving: asyncio.Future[None]) -> None:
-    """Where ``serve`` is not the server, returning without the last chunk has to do; uvicorn then logs an error."""
+    """Ends a response without its last chunk. If the server is not ``serve``, the response just returns without it, and
+    uvicorn logs an error.
+    """
     for end in (connection.close, connection.cut) if connection is not None else ():
         if not leaving.done():
             end()
@@ -346,18 +349,18 @@ def _pieces(frame: Frame) -> Iterator[bytes]:
 
 END: Final = b"event: end\ndata: {}\n\n"
 _LARGE: Final = 512 * 1024
-"""A prelude that is larger waits in a file until the client has taken it."""
+"""A prelude that is larger is kept in a file until the client has read it."""
 _JOINS_AT_ONCE: Final = 4
 _FEW: Final = 50
-"""Records that may be sent without waiting until the client has taken some of them."""
+"""How many records may be sent without waiting for the client to accept some of them."""
 
 _Batches: TypeAlias = AsyncGenerator[Sequence[Record], None]
-_Told: TypeAlias = list[tuple[int, list[AguiEvent]]]
-"""Events by the number of the record that caused them."""
+_Numbered: TypeAlias = list[tuple[int, list[AguiEvent]]]
+"""Events, each group with the number of the record that caused it."""
 
 
 Snapshot: TypeAlias = Callable[[int], Awaitable[MessagesSnapshot]]
-"""All messages of a thread, up to a record of the run that is followed."""
+"""Makes a snapshot of all messages of a thread, up to a record of the followed run, given by its number."""
 
 
 def live(journal: Journal, run_id: str, view: View, client: Client) -> AsyncGenerator[bytes, None]:
@@ -369,10 +372,10 @@ def live(journal: Journal, run_id: str, view: View, client: Client) -> AsyncGene
 async def resume(
     journal: Journal, run_id: str, position: Position, view: View, client: Client
 ) -> AsyncGenerator[bytes, None]:
-    """The rest of a run for a client that has read it up to a position. Compacted if that can no longer be told."""
+    """The rest of a run for a client that has read it up to a position. Raises Compacted if that is no longer known."""
     translator = Translator(view)
     client.begin(translator, is_ready=False)
-    half_read: _Told = []
+    half_read: _Numbered = []
     async with aclosing(journal.batches(run_id, push=client.push)) as batches:
         records: Sequence[Record] | None = ()
         unread: Sequence[Record] = ()
@@ -388,9 +391,9 @@ async def resume(
                 else:
                     half_read.append((seq, events))
         for (first, seq), events in _merge(half_read):
-            told = client.show(events)
-            # The position of a group's last event is that of the whole group, so that one at least is still to come.
-            yield encode_sse(told, seq, first=first, skip=min(position.events or 0, len(told) - 1))
+            shown = client.show(events)
+            # The position of a group's last event is that of the whole group, so at least that event is still to come.
+            yield encode_sse(shown, seq, first=first, skip=min(position.events or 0, len(shown) - 1))
         if unread:
             yield client.encode(await client.tell(unread))
         if records and isinstance(records[-1].event, RunEnded):
@@ -401,13 +404,13 @@ async def resume(
 
 
 def _cuts(position: Position, record: Record) -> bool:
-    """Whether the client has read a part of what is one record now."""
+    """Whether the client has read only a part of what is now a single record."""
     first = record.first_seq or record.seq
     return first <= position.seq < record.seq or first <= position.whole < record.seq
 
 
 class Joins:
-    """Threads for clients that join them. So many at once are put together; others wait for their turn."""
+    """Threads for clients that join them. Only a few are assembled at once; the others wait for their turn."""
 
     def __init__(self, journal: Journal, view: View) -> None:
         self._journal = journal
@@ -415,7 +418,7 @@ class Joins:
         self._turns = asyncio.Semaphore(_JOINS_AT_ONCE)
 
     async def join(self, runs: Sequence[RunRow], client: Client) -> AsyncGenerator[Frame, None]:
-        """A thread whose runs are given, the oldest first: what has been, then the last run live."""
+        """A thread, given its runs, the oldest first: its past, then the last run live."""
         last = runs[-1]
         client.is_ready = False
         async with aclosing(self._journal.batches(last.run_id, push=client.push)) as batches:
@@ -438,12 +441,12 @@ class Joins:
                     yield rest
 
     async def snapshot(self, runs: Sequence[RunRow], last_seq: int, own: Sequence[Any] = ()) -> MessagesSnapshot:
-        """The messages of a thread up to a record of the last of its runs, and those of ``own`` that no run knows."""
+        """The messages of a thread up to a record of its last run, and those messages of ``own`` that no run knows."""
         conversation = await self._conversation(runs, last_seq)
         return conversation.snapshot(each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in own)
 
     async def _conversation(self, runs: Sequence[RunRow], last_seq: int | None = None) -> Conversation:
-        """The thread as it is, or up to a record of its last run."""
+        """The thread as it stands, or up to a record of its last run."""
         conversation = Conversation(self._view)
         async with aclosing(history(self._journal, runs)) as batches:
             async for records in batches:
@@ -451,28 +454,28 @@ class Joins:
                     last_run_id = runs[-1].run_id
                     records = [each for each in records if each.run_id != last_run_id or each.seq <= last_seq]
                 conversation.apply(records)
-                await asyncio.sleep(0)  # an answer from memory does not wait, and others want their turn
+                await asyncio.sleep(0)  # reading from memory never waits, so other tasks would not get a turn
         return conversation
 
 
 def _prelude_frame(conversation: Conversation, client: Client) -> Frame:
-    """For a thread of its own, since a long conversation takes its time."""
+    """Encodes a thread's past. To be called in another thread, since this takes long for a long conversation."""
     events = client.show(conversation.prelude())
-    # A client that has read half of a prelude has to begin again, so only its end is a place to continue from.
+    # A client that has read only part of a prelude has to begin again, so only its end is a position to resume from.
     frames = [*(encode_sse([event]) for event in events[:-1]), encode_sse(events[-1:], conversation.seq)]
     if sum(map(len, frames)) <= _LARGE:
         return b"".join(frames)
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed when it has been sent
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed after it has been sent
     file.writelines(frames)
     file.seek(0)
     return file
 
 
 class Client:
-    """What one client gets of a run: pushed straight into its ``stream`` if that is free, else by ``rest``, as it takes it.
+    """The events that one client gets of a run: pushed straight into its ``stream`` if that is free, else read by ``rest``.
 
-    ``is_ready``: whether it has what came before. Until then nothing is pushed. Where events are not enough, it gets a
-    ``snapshot`` of all messages.
+    ``is_ready``: whether it has got everything before; until then nothing is pushed. Where events are not enough, it gets
+    a ``snapshot`` of all messages.
     """
 
     def __init__(self, presentation: Presenter | None, snapshot: Snapshot) -> None:
@@ -482,7 +485,7 @@ class Client:
         self.is_ready = False
 
     def begin(self, translator: Translator, *, is_ready: bool = True) -> None:
-        """``translator``: an onlooker, if it has joined in the middle."""
+        """``translator``: an onlooker, if the client joined in the middle."""
         self._translator = translator
         self.is_ready = is_ready
 
@@ -495,23 +498,23 @@ class Client:
                 return False
         if len(records) > 1:
             records = _joined(records)
-        told = [(record.seq, events) for record in records if (events := self._translator.feed(record))]
-        if told and (frame := self.encode(told)):
+        numbered = [(record.seq, events) for record in records if (events := self._translator.feed(record))]
+        if numbered and (frame := self.encode(numbered)):
             stream.write(frame)
         return True
 
-    async def tell(self, records: Sequence[Record]) -> _Told:
-        told: _Told = []
+    async def tell(self, records: Sequence[Record]) -> _Numbered:
+        numbered: _Numbered = []
         for record in in_order(records):
             events = self._translator.feed(record)
             if self._translator.snapshot_at is not None:
                 self._translator.place(await self._snapshot(record.seq), events)
             if events:
-                told.append((record.seq, events))
-        return told
+                numbered.append((record.seq, events))
+        return numbered
 
     async def rest(self, batches: _Batches) -> AsyncGenerator[bytes, None]:
-        """What comes, to the run's end; ``Unfinished`` if the journal ends before it."""
+        """Everything to come, to the run's end; raises ``Unfinished`` if the journal ends before it."""
         async with aclosing(batches):
             async for records in batches:
                 has_ended = isinstance(records[-1].event, RunEnded)
@@ -521,21 +524,21 @@ class Client:
                     yield frame
                 if has_ended:
                     return
-                del frame  # for the next one, the client may wait long
+                del frame  # the wait for the next one may be long
         raise Unfinished
 
     def show(self, events: Sequence[AguiEvent]) -> Sequence[AguiEvent]:
         return events if self._presentation is None else self._presentation.show(events)
 
-    def encode(self, told: _Told) -> bytes:
-        if len(told) == 1:  # most are
-            seq, events = told[0]
+    def encode(self, numbered: _Numbered) -> bytes:
+        if len(numbered) == 1:  # the usual case
+            seq, events = numbered[0]
             return encode_sse(events if self._presentation is None else self._presentation.show(events), seq)
-        return b"".join([encode_sse(self.show(events), seq, first=first) for (first, seq), events in _merge(told)])
+        return b"".join([encode_sse(self.show(events), seq, first=first) for (first, seq), events in _merge(numbered)])
 
 
 def _joined(records: Sequence[Record]) -> Sequence[Record]:
-    """Pieces of one call as one, with the number of the last; what ``merge`` would make of their events later."""
+    """Pieces of one call as a single piece, with the number of the last: what ``merge`` would do with their events later."""
     pieces = [record.event for record in records if isinstance(record.event, ArgsAppended)]
     if len(pieces) < len(records) or any(piece.call_id != pieces[0].call_id for piece in pieces):
         return records
@@ -543,9 +546,9 @@ def _joined(records: Sequence[Record]) -> Sequence[Record]:
     return [msgspec.structs.replace(records[-1], event=whole)]
 
 
-def _merge(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
-    """The events of records, by the first and the last record's number; adjacent records of deltas alone become one."""
-    for are_deltas, stretch in groupby(told, key=lambda each: all(map(is_delta, each[1]))):
+def _merge(numbered: _Numbered) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
+    """The events with the numbers of their first and last record; adjacent records that hold only deltas become one."""
+    for are_deltas, stretch in groupby(numbered, key=lambda each: all(map(is_delta, each[1]))):
         records = list(stretch)
         if are_deltas and len(records) > 1:
             yield (records[0][0], records[-1][0]), merge(event for _, events in records for event in events)
@@ -556,7 +559,7 @@ def _merge(told: _Told) -> Iterator[tuple[tuple[int, int], list[AguiEvent]]]:
 async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
     """The records of a run after a number, as they are in the journal.
 
-    If the number lies inside a range that compaction has folded, the reader gets a notice and the range again, whole.
+    If the number lies within a range that compaction has folded, the reader gets a notice and then the whole range again.
     """
     is_read = False
     while not is_read:
@@ -564,7 +567,7 @@ async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes
             async with aclosing(journal.batches(run_id, after)) as batches:
                 async for records in batches:
                     yield b"".join([_frame(record) for record in records if type(record.event) not in KEPT])
-                    del records  # for what comes next, the reader may wait long
+                    del records  # the wait for the next ones may be long
             is_read = True
         except Compacted as folded:
             yield b"event: compacted\ndata: %b\n\n" % codec.encode({"first": folded.first, "last": folded.last})
@@ -575,7 +578,7 @@ async def raw(journal: Journal, run_id: str, after: int) -> AsyncGenerator[bytes
 
 
 async def _has_ended(journal: Journal, run_id: str) -> bool:
-    """False where the journal was closed before the run ended: the reader may continue elsewhere."""
+    """Whether the run has ended. If not, the journal was closed before that, and the reader may continue elsewhere."""
     try:
         rows = await journal.runs(run_id=run_id, limit=1)
     except CallstreamError:

@@ -132,7 +132,7 @@ async def test_text_stays_live_and_google_adk_gets_it_by_the_passage(
         await agent.close()
     assert client.text() == long.replace("noon", "midday")
     assert sum(each["type"] == "TEXT_MESSAGE_CONTENT" for each in events) > 20
-    assert "text of its model is shown from the wire; google-adk gets it by the passage" in caplog.text
+    assert "text of its model is shown from the wire; google-adk gets it in whole passages" in caplog.text
     assert "has judged it" not in caplog.text
 
 

@@ -83,9 +83,9 @@ def demo(options: argparse.Namespace, out: Printer) -> int:
             stack.enter_context(provider)
             cast = agents.scripted_cast(provider.base_url)
         url = _journal(options, folder)
-        # The script's own hurry is the tools' too.
+        # The tools are as fast as the script.
         workshop = agents.Workshop(folder, pause=0.12 * min(1.0, _PACE / options.pace))
-        # Beside the documents, wherever the journal is: so an answer finds its conversation after a restart.
+        # Beside the documents, wherever the journal is, so that an answer finds its conversation after a restart.
         sessions = adk.open_sessions(f"sqlite:///{folder.resolve()}/sessions.db")
         agent = agents.demo_agent(cast, workshop, Callstream(url), sessions)
         _introduce(cast, url, folder, out)
@@ -96,7 +96,7 @@ def demo(options: argparse.Namespace, out: Printer) -> int:
 
 
 def _built_pages() -> dict[str, str]:
-    """Pages that only a checkout has, where ``make js`` was run."""
+    """Pages that exist only in a checkout after ``make js``."""
     from callstream.server.app import PAGE
 
     path = "page/react/index.html"
@@ -114,7 +114,7 @@ async def _in_terminal(agent: ADKAgent, options: argparse.Namespace, out: Printe
 
 
 def _journal(options: argparse.Namespace, folder: Path) -> str:
-    """The one that is named on the command line, else one of its own: a play has no place in an application's."""
+    """The journal named on the command line, else its own: a demo should not write into an application's journal."""
     if options.journal is not None:
         return refuse_secret(options.journal, "PGPASSWORD")
     return f"sqlite:///{folder.resolve()}/callstream.db"
@@ -135,7 +135,7 @@ QUESTION = "Write down how tides work."
 
 
 class _TerminalChat:
-    """One thread with the agent. ``yes``: what it asks is agreed to, without a person."""
+    """One thread with the agent. ``yes``: its questions are answered with yes, without a person."""
 
     def __init__(self, agent: ADKAgent, out: Printer, *, yes: bool) -> None:
         self._agent = agent
@@ -145,7 +145,7 @@ class _TerminalChat:
         self._thread_id = f"demo-{uuid.uuid4().hex[:8]}"
 
     async def hold(self, said: str) -> None:
-        """Asks, and answers what the agent asks back until it asks nothing more."""
+        """Sends a message, and answers the agent's questions until it has no more."""
         run_id = await self._run({"role": "user", "content": said})
         while waiting := await self._journal.calls(run_id=run_id, states=[CallState.AWAITING]):
             answer = await self._answer(waiting[0])
@@ -162,7 +162,7 @@ class _TerminalChat:
             {"threadId": self._thread_id, "runId": run_id, "messages": [{"id": uuid.uuid4().hex, **message}]}
         )
         async with aclosing(self._agent.run(run_input)) as events, asyncio.TaskGroup() as tasks:
-            await anext(events)  # which the journal has, so the run is there to be watched
+            await anext(events)  # it is in the journal, so the run exists and can be watched
             tasks.create_task(follow(JournalSource(self._journal, ""), run_id, self._out))
             async for _ in events:
                 pass
@@ -184,7 +184,7 @@ class _TerminalChat:
 
 
 async def _show_calls(agent: ADKAgent, out: Printer) -> None:
-    """What the journal kept."""
+    """Shows what the journal has stored."""
     calls = await agent.callstream.journal.calls()
     stats = await agent.callstream.journal.stats()
     out.line()

@@ -100,7 +100,7 @@ class Workshop:
 
         @write_document.on_args_abort
         def given_up(call: Call, reason: str) -> None:
-            """The rest will not come, so half a document is not left lying about."""
+            """The rest will not come, so the half-written document is removed."""
             self._preview(call.call_id).unlink(missing_ok=True)
 
         return write_document
@@ -132,7 +132,7 @@ def _slug(text: str) -> str:
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """Who plays the model. ``label`` is None for a real one; ``note`` is what one should know of it."""
+    """What plays the model. ``label`` is None for a real one; ``note`` is a remark about it for the user."""
 
     model: BaseLlm
     title: str
@@ -143,7 +143,7 @@ class Cast(msgspec.Struct, frozen=True):
 def demo_agent(
     cast: Cast, workshop: Workshop, callstream: Callstream, sessions: BaseSessionService | None = None
 ) -> ADKAgent:
-    """The agent as a server takes it."""
+    """The agent, ready to be served."""
 
     def ask_approval(title: str, summary: str) -> None:
         """Asks a person whether the document may be published. The answer comes later.
@@ -160,13 +160,13 @@ def demo_agent(
             title: The document's title.
         """
         if not is_approval(_last_answer(tool_context, "ask_approval")):
-            return {"error": "nobody has approved this; ask with ask_approval first"}
+            return {"error": "this has not been approved; ask with ask_approval first"}
         if not workshop.document(title).is_file():
             return {"error": f"there is no document {title!r}; write it first"}
         workshop.published.append(title)
         return {"title": title, "published": True}
 
-    # google-adk reads the annotations of a tool in its own module, where those of this function are not known by name.
+    # google-adk resolves a tool's annotations in its own module, where the names in these strings are not defined.
     publish.__annotations__ = {"title": str, "tool_context": ToolContext, "return": dict}
     ask_approval.__annotations__ = {"title": str, "summary": str, "return": None}
     agent = LlmAgent(
@@ -195,7 +195,7 @@ def scripted_cast(base_url: str) -> Cast:
 
 
 def real_cast(environment: Mapping[str, str], model: str | None = None) -> Cast | None:
-    """The model for which the environment has a key; None if it has none. The first that is found, in this order."""
+    """The first model for which the environment has a key, in this order; None if it has none."""
     if _is_true(environment.get("GOOGLE_GENAI_USE_VERTEXAI")) and all(
         environment.get(name) for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
     ):

@@ -1,7 +1,7 @@
-"""The model's part, where no real model plays it: what is answered depends on what was said and done since the user spoke.
+"""The scripted model: its answer depends on what was said and done since the user's last message.
 
-It knows three documents. Every message of the user gets the whole play again: two things looked up at once, a document
-written, typeset, shown to a person for approval, and published if the person agrees.
+It knows three documents. Every user message gets the whole sequence again: it looks up two things at once, writes a
+document, typesets it, asks a person for approval, and publishes it if the person agrees.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LABEL = "scripted provider"
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """One thing that the play can write about. It is chosen by its words, or by its turn."""
+    """A subject that the script can write about. It is chosen by words in the user's message, or else in turn."""
 
     file: str
     words: tuple[str, ...]
@@ -55,7 +55,7 @@ def play(request: ReceivedRequest) -> Script:
 
 
 def _next(piece: _Document, said: str, done: Mapping[str | None, Any]) -> Script:
-    """``done``: what the tools have returned since the user spoke."""
+    """``done``: the tools' results since the user's last message."""
     failed = next((name for name, result in done.items() if isinstance(result, dict) and "error" in result), None)
     if failed is not None:
         return [Text(f"{failed} did not work, so I stop here. Ask me again, and I begin anew.", size=4)]
@@ -100,7 +100,7 @@ def _choose(said: str, turn: int) -> _Document:
 
 
 def is_approval(answer: Any) -> bool:
-    """Whether a person's answer is a yes, in any of the forms that interfaces give it."""
+    """Whether a person's answer is a yes, in any of the forms that user interfaces send."""
     if isinstance(answer, dict):
         words = ("approved", "confirmed", "accepted", "ok", "answer", "decision", "result")
         return any(is_approval(answer[word]) for word in words if word in answer)

@@ -1,9 +1,9 @@
 /**
- * The form of a call that awaits an answer: what is asked, and fields for the kind of answer that is wanted.
+ * The form of a call that awaits an answer: the question, and fields for the kind of answer that is expected.
  *
  * Without a question, and for a plain confirmation: yes or no with a comment, or any JSON. A confirmation that carries a
  * payload has it sent back with the decision. A question with a response schema takes text, a choice or JSON, as the
- * schema says. A credential is a link to follow, and what came of it.
+ * schema says. A request for a credential has a link to follow, and a field for its outcome.
  *
  * @typedef {import("./record.js").Question} Question
  */
@@ -22,7 +22,7 @@ export class AnswerForm {
 
   /**
    * @param {import("./call.js").Call} call
-   * @param {string} name what the call is called
+   * @param {string} name the call's name as it is shown
    * @param {(content: string) => Promise<void>} send takes the answer's text; what it throws is shown
    */
   constructor(call, name, send) {
@@ -41,7 +41,7 @@ export class AnswerForm {
   }
 
   /**
-   * What is asked.
+   * The question.
    *
    * @param {Question | null} question
    */
@@ -105,7 +105,7 @@ export class AnswerForm {
   }
 
   /**
-   * Yes or no, with the payload as it is to be.
+   * Yes or no, with the payload, which can be edited.
    *
    * @param {unknown} payload
    */
@@ -204,7 +204,7 @@ function field(label, properties) {
 }
 
 /**
- * JSON to begin with: an object with the properties that it has to have.
+ * JSON to start from: an object with the required properties.
  *
  * @param {{ [name: string]: any }} schema
  */

@@ -1,11 +1,11 @@
 /**
- * What the page asks its own server, and nobody else: all addresses are relative to the page's.
+ * The page's requests, all of them to its own server: every address is relative to the page's.
  *
  * @typedef {object} RunRow
  * @property {string} run_id
  * @property {string} thread_id
  * @property {string | null} principal
- * @property {"finished" | "failed" | "cancelled" | null} outcome null while it goes on
+ * @property {"finished" | "failed" | "cancelled" | null} outcome null while it is active
  * @property {string | null} reason
  * @property {number} started_at
  * @property {number | null} ended_at
@@ -28,11 +28,11 @@
 
 import { eventsOf } from "./eventstream.js";
 
-/** So many runs of a thread are listed at most. */
+/** How many runs of a thread are listed at most. */
 export const MOST_RUNS = 500;
 const TOKEN_KEY = "callstream.token";
 
-/** The server refused. `message` is its own sentence. */
+/** The server refused a request. `message` is the server's own. */
 export class Refused extends Error {
   /**
    * @param {number} status
@@ -50,7 +50,7 @@ export class Refused extends Error {
 export class Away extends Error {}
 
 /**
- * Fires `away` when no server answers, `back` when one does again, and `unknown` when it asks who we are.
+ * Fires `away` when the server stops answering, `back` when it answers again, and `unknown` when it asks who we are.
  */
 export class Api extends EventTarget {
   #isAway = false;
@@ -79,7 +79,7 @@ export class Api extends EventTarget {
 
   /**
    * @param {string} threadId
-   * @returns {Promise<RunRow[]>} the newest first; none for a thread that nobody has begun
+   * @returns {Promise<RunRow[]>} the newest first; empty for a thread that does not exist
    */
   async runs(threadId) {
     try {
@@ -110,8 +110,8 @@ export class Api extends EventTarget {
   }
 
   /**
-   * Begins a run, and returns its id. The answer is read to its end and left unread: what it says is in the journal too,
-   * but a server may be told to stop a run whose client has gone.
+   * Begins a run, and returns its id. The answer is read to its end but ignored: the journal has its content too, but a
+   * server may be configured to stop a run whose client has disconnected.
    *
    * @param {string} threadId
    * @param {Message[]} messages
@@ -144,7 +144,7 @@ export class Api extends EventTarget {
   /**
    * @param {string} path
    * @param {RequestInit} [options]
-   * @returns {Promise<Response>} one that says yes
+   * @returns {Promise<Response>} a successful one
    */
   async #ask(path, options = {}) {
     const headers = new Headers(options.headers);
@@ -184,7 +184,7 @@ async function refusal(response) {
 }
 
 /**
- * A run that could not begin is told by its first event, since a stream has no other place for it.
+ * The error of a run that could not begin is its first event, since a stream has no other place for it.
  *
  * @param {string} data
  */
@@ -198,11 +198,11 @@ async function drain(events) {
   try {
     while (!(await events.next()).done);
   } catch {
-    // The feed of the run's records notices a lost connection, and mends it.
+    // The feed of the run's records notices a lost connection, and reconnects.
   }
 }
 
-/** A random id (UUID 4). `crypto.randomUUID` is there for secure origins alone, and a server in a local net is none. */
+/** A random id (UUID 4). `crypto.randomUUID` exists only for secure origins, and a server on a local network is not one. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;

@@ -1,5 +1,5 @@
 /**
- * The inspector: what is open, what is asked of the server, and who shows it.
+ * The inspector: what is open, which requests go to the server, and which views show the answers.
  *
  * @typedef {import("./api.js").RunRow} RunRow
  * @typedef {import("./thread.js").Run} Run
@@ -21,9 +21,9 @@ import { Thread } from "./thread.js";
 import { showAgent, Threads } from "./threads.js";
 import { Timeline } from "./timeline.js";
 
-/** How often it is asked what other clients and processes have begun. */
+/** How often to look for what other clients and processes have begun. */
 const POLL = 3_000;
-/** So many runs of a thread are shown when it is opened, and so many more at each click. */
+/** How many runs of a thread are shown when it is opened, and how many more with each click. */
 const RUNS = 5;
 const THREADS = 50;
 
@@ -105,7 +105,7 @@ class App {
 
   // -- what is open --
 
-  /** Opens what the address says. */
+  /** Opens what the address names. */
   #open() {
     const place = placeIn(location.hash);
     this.#drawer.close();
@@ -150,7 +150,7 @@ class App {
     this.#timeline.toRun(runId);
   }
 
-  /** Asks which runs the open thread has, and follows those that are new here. */
+  /** Fetches the list of the open thread's runs, and follows those that are new here. */
   async #loadRuns() {
     const thread = this.#thread;
     if (thread === null) return;
@@ -174,7 +174,7 @@ class App {
   #addRuns() {
     const thread = this.#thread;
     if (thread === null) return;
-    // A run that began while the thread is open pushes none of those out that are shown.
+    // A run that begins while the thread is open does not push out any that are shown.
     const count = Math.max(this.#runsShown, thread.runs.size);
     const added = thread.add(this.#rows.slice(0, count));
     this.#frame.want();
@@ -182,7 +182,7 @@ class App {
   }
 
   /**
-   * Ended runs are read one after another, since a browser has few connections a server; those that go on, at once.
+   * Ended runs are read one after another, since a browser has few connections per server; active ones at once.
    *
    * @param {Thread} thread
    * @param {Run[]} runs
@@ -230,7 +230,7 @@ class App {
   }
 
   /**
-   * Says what becomes of the calls of the run that goes on: not every piece, and nothing of the past.
+   * Announces the state changes of the active run's calls: not every piece, and nothing of the past.
    *
    * @param {Thread} thread
    */
@@ -253,7 +253,7 @@ class App {
   }
 
   #showAway() {
-    this.#notices.show("away", "The server does not answer. What is shown may be old; it goes on when the server is back.", {
+    this.#notices.show("away", "The server does not answer. The page may be out of date; it updates when the server is back.", {
       label: "Try now",
       action: () => this.#hurry(),
     });
@@ -261,7 +261,7 @@ class App {
 
   /** @param {unknown} error */
   #showError(error) {
-    if (error instanceof Away || (error instanceof Refused && error.status === 401)) return; // said elsewhere
+    if (error instanceof Away || (error instanceof Refused && error.status === 401)) return; // shown elsewhere
     if (!(error instanceof Refused)) throw error;
     this.#notices.show("error", error.message);
   }
@@ -270,7 +270,7 @@ class App {
     byId("help", HTMLDialogElement).showModal();
   }
 
-  // -- what is asked of the server --
+  // -- requests to the server --
 
   async #keepPolling() {
     for (;;) {
@@ -309,7 +309,7 @@ class App {
     const runId = await this.#api.run(threadId, [message]);
     if (this.#thread === null) location.hash = hashOf(threadId, null);
     else if (this.#thread.threadId === threadId) {
-      // Until the run's own record says when it began. The server's clock may be ahead of ours, and its runs come first.
+      // Only until the run's own record says when it began. If the server's clock is ahead of ours, its runs come first.
       const at = Math.max(Date.now() / 1000, this.#rows[0]?.started_at ?? 0);
       const row = { run_id: runId, thread_id: threadId, principal: null, outcome: null, reason: null, last_seq: 0 };
       this.#rows = merged([{ ...row, started_at: at, ended_at: null }], this.#rows);
@@ -351,7 +351,7 @@ class App {
 }
 
 /**
- * Rows of both, the newest first; of a run that is in both, the newer row.
+ * The rows of both lists, the newest first; for a run that is in both, the newer row.
  *
  * @param {RunRow[]} before
  * @param {RunRow[]} newer
@@ -369,7 +369,7 @@ function welcome() {
     element(
       "p",
       {},
-      "Send a message, and see what the agent does: each call as it is written, argument by argument, and what becomes of it.",
+      "Send a message, and see what the agent does: each call as it is written, argument by argument, and its outcome.",
     ),
     element("p", { class: "dim" }, "Or open a thread. Everything is in the journal: reload, leave and come back at any time."),
   );

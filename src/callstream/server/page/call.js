@@ -1,5 +1,5 @@
 /**
- * One call as its records tell it: a fold, and nothing but a fold. Pure.
+ * One call, folded from its records and nothing else. Pure.
  *
  * @typedef {import("./jsonreader.js").Change} Change
  * @typedef {import("./record.js").CallEvent} CallEvent
@@ -46,7 +46,7 @@ export class Call {
     this.callId = event.call_id;
     this.name = event.name ?? "";
     this.author = author;
-    /** in how many other calls, one in the other, it was made */
+    /** how many calls it is nested in */
     this.depth = 0;
     this.messageId = event.message_id ?? record.response_id ?? `message-${event.call_id}`;
     /** whether its response was cut when the run's process died: the model was asked again */
@@ -68,7 +68,7 @@ export class Call {
     this.lastPieceAt = null;
     /** @type {number | null} */
     this.endedAt = null;
-    /** @type {unknown} what it last told of its progress */
+    /** @type {unknown} the last progress that it reported */
     this.progress = undefined;
     /** @type {unknown} */
     this.result = undefined;
@@ -78,9 +78,9 @@ export class Call {
     this.reason = null;
     /** @type {string | null} */
     this.detail = null;
-    /** @type {import("./record.js").Question | null} what is asked, where that is more than its arguments */
+    /** @type {import("./record.js").Question | null} the question, if there is more to it than its arguments */
     this.question = null;
-    /** whether its answer is wanted here, and not at another call */
+    /** whether it is answered here, and not at another call */
     this.isAsking = false;
     /** @type {Record[]} */
     this.records = [record];
@@ -95,24 +95,24 @@ export class Call {
     return BEFORE_ITS_END.has(this.state) || (this.state === "running_early" && !this.#hasAllArgs);
   }
 
-  /** What is wrong with the argument text, if it is not JSON. */
+  /** The error in the argument text, if it is not JSON. */
   get mistake() {
     return this.isText ? null : this.#reader.error;
   }
 
-  /** Seconds from the call's start to the first piece of its arguments; null where that is not known. */
+  /** Seconds from the call's start to the first piece of its arguments; null if unknown. */
   get timeToFirst() {
     return this.firstPieceAt === null || this.isFolded ? null : Math.max(0, this.firstPieceAt - this.at);
   }
 
-  /** Pieces a second, over the time in which they came; null where that is not known. */
+  /** Pieces per second, over the time in which they came; null if unknown. */
   get piecesPerSecond() {
     if (this.isFolded || this.firstPieceAt === null || this.lastPieceAt === null || this.pieces < 2) return null;
     const seconds = this.lastPieceAt - this.firstPieceAt;
     return seconds > 0 ? (this.pieces - 1) / seconds : null;
   }
 
-  /** How long the tool ran, without the time in which it waited; null while it has not, and where that is not known. */
+  /** How long the tool ran, without the time that it waited; null if it has not run, or if that is unknown. */
   get ranFor() {
     return this.isFinal ? this.#ran : null;
   }

@@ -1,6 +1,6 @@
 /**
- * A call as a card: its name and state, its arguments while they are written, how fast they came, how far it is, and what
- * became of it.
+ * A call as a card: its name and state, its arguments while they are written, how fast they came, its progress and its
+ * outcome.
  *
  * @typedef {import("./call.js").Call} Call
  * @typedef {"tree" | "text" | "records"} View
@@ -38,7 +38,7 @@ const REASONS = {
   interrupted: "Something broke.",
 };
 
-/** @type {{ [name: string]: string }} what google-adk asks people with calls of its own; their arguments are its books */
+/** @type {{ [name: string]: string }} google-adk's own calls that ask people; their arguments are only its bookkeeping */
 const QUESTIONS = {
   adk_request_confirmation: "Confirmation",
   adk_request_credential: "Credential",
@@ -53,7 +53,7 @@ const VIEWS = { tree: "Tree", text: "Text", records: "Records" };
 export class CallCard {
   /** @type {View} */
   #view = "tree";
-  /** @type {GrowingText | null} the argument text, once somebody has asked for it */
+  /** @type {GrowingText | null} the argument text, once the user has asked for it */
   #text = null;
   #textShown = 0;
   /** @type {RecordList | null} */
@@ -111,7 +111,7 @@ export class CallCard {
     this.update();
   }
 
-  /** Shows what has changed since the last time. */
+  /** Shows the changes since the last time. */
   update() {
     const call = this.#call;
     this.element.dataset.state = call.state;
@@ -122,7 +122,7 @@ export class CallCard {
     this.#mistake.hidden = call.mistake === null || call.isWriting;
     if (call.mistake !== null) {
       const { message, position } = call.mistake;
-      setText(this.#mistake, `Not JSON from character ${count(position)} on: ${message}. All that came is under Text.`);
+      setText(this.#mistake, `Not JSON from character ${count(position)} on: ${message}. The received text is under Text.`);
     }
     if (this.#view !== "tree") this.#fillPanel();
     this.#updateFacts();
@@ -161,7 +161,7 @@ export class CallCard {
     setText(shown, value ?? "");
   }
 
-  /** The choice of what the card shows of the arguments. */
+  /** The choice of how the card shows the arguments. */
   #switch() {
     const group = freshId("view");
     const choices = Object.entries(VIEWS).map(([view, name]) => {
@@ -241,14 +241,14 @@ export class CallCard {
       case "released":
         this.#outcome.append(
           element("h4", {}, "Released"),
-          element("p", {}, "Handed to its host, which never told what became of it."),
+          element("p", {}, "Handed to its host, which never reported the outcome."),
         );
     }
   }
 }
 
 /**
- * What a call is called: its tool, or what is asked.
+ * The name of a call: its tool, or the question.
  *
  * @param {Call} call
  */
@@ -269,7 +269,7 @@ function askedAbout(argsText) {
 }
 
 /**
- * What a screen reader is told when a call changes its state.
+ * The text for screen readers when a call changes its state.
  *
  * @param {Call} call
  */

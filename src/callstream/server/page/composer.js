@@ -1,4 +1,4 @@
-/** The chat box. Enter sends, Shift+Enter is a new line; while a run goes on there is a stop button in the place of send. */
+/** The chat box. Enter sends, Shift+Enter is a new line; while a run is active, there is a stop button instead of send. */
 
 import { button, element } from "./dom.js";
 
@@ -39,7 +39,7 @@ export class Composer {
     });
   }
 
-  /** @param {boolean} isActive whether a run of the thread goes on */
+  /** @param {boolean} isActive whether a run of the thread is active */
   set isActive(isActive) {
     if (this.#isActive === isActive) return;
     const hadFocus = document.activeElement === this.#stop || document.activeElement === this.#send;

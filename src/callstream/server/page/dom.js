@@ -35,7 +35,7 @@ export function button(text, action, properties = {}) {
 }
 
 /**
- * Sets text only where it differs, so that nothing is laid out again for nothing.
+ * Sets text only if it differs, to avoid needless layout.
  *
  * @param {Node} node
  * @param {string} text
@@ -45,7 +45,7 @@ export function setText(node, text) {
 }
 
 /**
- * The element of the document with that id, which is there, and of that kind.
+ * The element of the document with that id, which must exist and be of that kind.
  *
  * @template {HTMLElement} Kind
  * @param {string} id

@@ -11,7 +11,7 @@ export class Drawer {
   /**
    * @param {HTMLElement} nav
    * @param {HTMLButtonElement} button
-   * @param {HTMLElement} scrim what covers the rest while it is open
+   * @param {HTMLElement} scrim covers the rest while it is open
    */
   constructor(nav, button, scrim) {
     this.#nav = nav;

@@ -1,6 +1,6 @@
 /**
- * Whether somebody who reads at the end of something that grows is still there. He leaves by scrolling back, and by nothing
- * else: what grows, or is laid out anew in another width, moves its end away from him, and not him from it.
+ * Whether a reader at the end of growing content is still there. Only scrolling back means leaving: when the content grows,
+ * or is laid out again at another width, its end moves away from the reader, not the reader from it.
  */
 export class EndOfScroll {
   #isHeld = true;
@@ -10,14 +10,14 @@ export class EndOfScroll {
 
   /**
    * @param {HTMLElement} scroller
-   * @param {number} near so many pixels from the end count as at the end
+   * @param {number} near how many pixels from the end still count as at the end
    */
   constructor(scroller, near) {
     this.#scroller = scroller;
     this.#near = near;
   }
 
-  /** To be asked at every scroll. */
+  /** To be called at every scroll. */
   isHeld() {
     const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
     if (scrollHeight - scrollTop - clientHeight < this.#near) this.#isHeld = true;

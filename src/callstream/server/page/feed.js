@@ -1,16 +1,16 @@
 /**
- * The records of one run: those that are there, then those that come, whatever happens to the connection.
+ * The records of one run: the existing ones, then new ones, whatever happens to the connection.
  *
- * A connection that is lost, or silent for longer than the server's heartbeats explain, is made anew from the last record
- * that came; so nothing is lost and nothing comes twice. It is not an EventSource because that cannot send a token, and
- * tells nobody why it was refused.
+ * If the connection is lost, or silent for longer than the server's heartbeats allow, it is reopened after the last record
+ * received; so nothing is lost and nothing comes twice. An EventSource would not do: it cannot send a token, and does not
+ * say why it was refused.
  *
  * @typedef {import("./record.js").Record} Record
  * @typedef {"connecting" | "live" | "lost" | "over"} FeedState
  *
  * @typedef {object} Listener
  * @property {(records: Record[]) => void} records
- * @property {(first: number) => void} compacted what came from that number on is void, and comes again
+ * @property {(first: number) => void} compacted records from that number on are void, and come again
  * @property {(state: FeedState) => void} state
  */
 
@@ -28,7 +28,7 @@ export class Feed {
   #lastSeq = 0;
   #pause = FIRST_PAUSE;
   #misses = 0;
-  /** @type {() => void} ends the pause that is going on */
+  /** @type {() => void} ends the current pause */
   #wake = () => {};
 
   /**
@@ -63,7 +63,7 @@ export class Feed {
     }
   }
 
-  /** Tries again at once, if it is waiting for its time to do so. */
+  /** Retries at once if it is waiting to do so. */
   hurry() {
     this.#pause = FIRST_PAUSE;
     this.#wake();
@@ -105,7 +105,7 @@ export class Feed {
     let records = [];
     let isOver = false;
     for (const { type, data } of events) {
-      // `end` says that the stream is over, as it is too when the server shuts down: what ends a run is its last record.
+      // `end` only says that the stream is over, as it also does when the server shuts down: the last record ends a run.
       if (type === "compacted") {
         this.listener.records(records);
         records = [];
@@ -124,7 +124,7 @@ export class Feed {
   }
 
   /**
-   * A run may be asked for a moment before it is there; one that stays unknown, or is not ours, is final.
+   * A run may be requested a moment before it exists; if it stays unknown, or is not ours, that is final.
    *
    * @param {Refused} error
    */

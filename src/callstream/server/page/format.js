@@ -19,7 +19,7 @@ export function counted(value, noun) {
 }
 
 /**
- * A span of time, with as many digits as say something.
+ * A span of time, with as many digits as are meaningful.
  *
  * @param {number} seconds
  */

@@ -1,10 +1,10 @@
 /**
  * Text that grows, of any length and any script.
  *
- * It stands in blocks of a few thousand characters, so that adding to it costs what is added: only the last block is laid
- * out again, and blocks out of sight are not laid out at all. A block ends at a line's end where there is one; where there
- * is none for 16,000 characters, it ends in the line. A text past 200,000 characters is shown from its beginning, and the
- * rest on demand.
+ * It is split into blocks of a few thousand characters, so that the cost of adding text depends only on what is added: only
+ * the last block is laid out again, and blocks out of sight are not laid out at all. A block ends at the end of a line, or
+ * within a line that is longer than 16,000 characters. Only the first 200,000 characters of a text are shown, and the rest
+ * on demand.
  */
 
 import { button, element, setText } from "./dom.js";
@@ -25,7 +25,7 @@ export class GrowingText {
   #shown = 0;
   #limit = SHOWN;
   #lines = 1;
-  /** what is past the limit */
+  /** the text past the limit */
   #rest = "";
   /** whether the box is scrolled to its end, where it stays while text comes */
   #isAtEnd = true;
@@ -73,7 +73,7 @@ export class GrowingText {
     if (this.#isFollowing && this.#isAtEnd) this.box.scrollTop = this.box.scrollHeight;
   }
 
-  /** Shows what is past the limit, a portion a frame, so that the page can be used meanwhile. */
+  /** Shows the text past the limit, a portion per frame, so that the page stays usable meanwhile. */
   showAll() {
     this.#limit = Number.POSITIVE_INFINITY;
     this.#isAtEnd = false;
@@ -139,7 +139,7 @@ function blockEnd(text, start, length) {
 }
 
 /**
- * The index, or the one after it where it would cut a character in two.
+ * The index, or the next one if it would cut a character in two.
  *
  * @param {string} text
  * @param {number} index

@@ -1,8 +1,8 @@
 /**
  * A JSON value as a tree that fills in while it is being written.
  *
- * What was built is never built again: a change adds a row, or text to the row that is being written. What is more than a
- * frame's work goes on in the next one; a tree of more than 3,000 rows waits for a click, and keeps what comes meanwhile.
+ * Nothing is built twice: a change adds a row, or text to the row that is being written. Work that does not fit into one
+ * frame continues in the next; past 3,000 rows, a tree waits for a click, and queues the changes that come meanwhile.
  *
  * @typedef {import("./jsonreader.js").Change} Change
  * @typedef {import("./jsonreader.js").Path} Path
@@ -15,7 +15,7 @@ import { Frame } from "./frame.js";
 import { GrowingText } from "./growingtext.js";
 
 const ROWS = 3_000;
-/** Milliseconds of building a frame. */
+/** Milliseconds of building per frame. */
 const BUDGET = 8;
 /** A longer string, or one of several lines, gets a box of its own. */
 const INLINE = 72;
@@ -26,11 +26,11 @@ export class JsonTree {
   #isOver = false;
   /** @type {StringValue | null} the string that is being written */
   #string = null;
-  /** @type {Change[]} what waits for the next frame, or for a click */
+  /** @type {Change[]} changes that wait for the next frame, or for a click */
   #waiting = [];
   /** how many of them are built already */
   #built = 0;
-  /** @type {Set<Branch>} the containers that have got more */
+  /** @type {Set<Branch>} the containers that have grown */
   #grown = new Set();
   #frame = new Frame(() => this.#build());
   #rows = 0;
@@ -58,7 +58,7 @@ export class JsonTree {
     if (isIdle) this.#build();
   }
 
-  /** Builds what waits: as much as fits into a frame, and not past the limit. */
+  /** Builds waiting changes: as many as fit into a frame, and not past the limit. */
   #build() {
     const waiting = this.#waiting;
     const end = performance.now() + BUDGET;
@@ -81,14 +81,14 @@ export class JsonTree {
     else if (this.#waiting.length > 0) this.#frame.want();
   }
 
-  /** Nothing more comes: what is open stays as it is, and is not being written. */
+  /** No more changes come: open values stay as they are, and no longer count as being written. */
   stop() {
     this.#isOver = true;
     if (this.#waiting.length === 0) this.#string?.finish();
   }
 
   /**
-   * A value that is whole.
+   * Builds a complete value.
    *
    * @param {unknown} value
    */
@@ -157,7 +157,7 @@ export class JsonTree {
   }
 
   /**
-   * A new row for the value at the path. A key that comes again takes the place of its first value, as in the document.
+   * A new row for the value at the path. If a key occurs twice, its second value replaces the first, as in the document.
    *
    * @param {Path} path
    * @param {boolean} [withKey]

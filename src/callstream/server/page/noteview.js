@@ -1,4 +1,4 @@
-/** What happened beside text and calls, each in one line. */
+/** Events other than text and calls, each in one line. */
 
 import { titleOf } from "./callcard.js";
 import { element } from "./dom.js";

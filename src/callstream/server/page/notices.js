@@ -1,4 +1,4 @@
-/** Lines at the top that say what is wrong, until it is right or somebody has read them. */
+/** Lines at the top that say what is wrong, until it is resolved or the user has dismissed them. */
 
 import { button, element } from "./dom.js";
 
@@ -13,7 +13,7 @@ export class Notices {
   }
 
   /**
-   * @param {string} key one notice a key
+   * @param {string} key there is one notice per key
    * @param {string} text
    * @param {{ label: string, action: () => void }} [remedy]
    */

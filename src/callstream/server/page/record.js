@@ -29,7 +29,7 @@
  * @property {Question} [question]
  * @property {boolean} [is_paused] another call asks about it, and that one is to be answered
  *
- * @typedef {object} Question what whoever answers a call is asked
+ * @typedef {object} Question what the person who answers a call is asked
  * @property {string} [reason]
  * @property {string} [message]
  * @property {{ [name: string]: any }} [response_schema]
@@ -51,8 +51,8 @@
  * @property {string} [principal]
  * @property {unknown} [snapshot]
  * @property {unknown[]} [patch]
- * @property {number} [attempt] 2 where the first other process goes on with the run
- * @property {string[]} [void] the messages of responses that were cut, which count no more
+ * @property {number} [attempt] 2 where the first other process continues the run
+ * @property {string[]} [void] the messages of responses that were cut, which no longer count
  * @property {"finished" | "failed" | "cancelled"} [outcome]
  * @property {string} [reason]
  */
@@ -68,7 +68,7 @@ const LONG_NUMBER = /[0-9]{16}/;
 export function recordFrom(text) {
   const record = JSON.parse(text);
   const { type } = record.event;
-  // Only these carry values from tools; argument text is text in any case, and by far the most of it.
+  // Only these carry values from tools; argument text, by far the largest part, is a string in any case.
   if ((type !== "call_returned" && type !== "call_progressed") || !LONG_NUMBER.test(text)) return record;
   return { ...JSON.parse(text, exact), source: text };
 }
@@ -76,7 +76,7 @@ export function recordFrom(text) {
 /**
  * @param {string} key
  * @param {unknown} value
- * @param {{ source?: string }} [context] not every browser gives it
+ * @param {{ source?: string }} [context] not every browser passes it
  */
 function exact(key, value, context) {
   const source = context?.source;

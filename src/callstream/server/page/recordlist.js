@@ -25,7 +25,7 @@ export class RecordList {
     this.element = element("div", { class: "record-frame" }, this.#list, this.#more);
   }
 
-  /** Shows what has come. */
+  /** Shows records that have arrived. */
   update() {
     const records = this.#records();
     const end = Math.min(records.length, this.#limit);

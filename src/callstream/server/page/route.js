@@ -1,4 +1,4 @@
-/** Which thread and run is open, as the address's hash says it: `#/threads/<thread>/runs/<run>`. Pure but for `current`. */
+/** Which thread and run is open, from the address's hash: `#/threads/<thread>/runs/<run>`. Pure except for `current`. */
 
 /**
  * @param {string | null} threadId

@@ -1,5 +1,5 @@
 /**
- * One run in the timeline: how it stands, and its items as they come.
+ * One run in the timeline: its status, and its items as they arrive.
  *
  * @typedef {import("./thread.js").Item} Item
  * @typedef {{ element: HTMLElement, update: () => void }} ItemView
@@ -67,7 +67,7 @@ export class RunView {
     this.update();
   }
 
-  /** Shows how the run stands, and the items that are new. Items that changed are updated one by one. */
+  /** Shows the run's status and new items. Items that changed are updated one by one. */
   update() {
     const run = this.#run;
     const state = run.outcome ?? "active";
@@ -143,7 +143,7 @@ function markVoid(shown) {
 }
 
 /**
- * Why a run ended. What a tool failed with stands on its card already.
+ * Why a run ended. A tool's error is on its card already.
  *
  * @param {import("./thread.js").Run} run
  */

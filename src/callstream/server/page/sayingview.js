@@ -1,4 +1,4 @@
-/** What somebody said: the user's input, the assistant's text, and its reasoning, which can be folded away. */
+/** Messages: the user's input, the assistant's text, and its reasoning, which can be folded away. */
 
 import { element } from "./dom.js";
 import { GrowingText } from "./growingtext.js";

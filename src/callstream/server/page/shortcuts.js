@@ -1,6 +1,6 @@
 /**
- * Keys that work everywhere but in a field, unless somebody has turned them off, as those who speak to their computer do;
- * the choice is kept.
+ * Keys that work everywhere but in a field, unless the user has turned them off, as people who use speech input do; the
+ * choice is kept.
  *
  * @typedef {{ keys: string[], does: string, action: () => void }} Shortcut
  */

@@ -1,4 +1,4 @@
-/** Light or dark: as the system has it, until somebody chooses; the choice is kept. */
+/** Light or dark: the system's setting until the user chooses; the choice is kept. */
 
 const KEY = "callstream.theme";
 
@@ -9,7 +9,7 @@ function current() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-/** Shows the theme that holds now. */
+/** Applies the current theme. */
 function apply() {
   document.documentElement.dataset.theme = current();
   const name = document.getElementById("theme-name");

@@ -1,7 +1,7 @@
 /**
- * A thread as the records of its runs tell it: what stands in the timeline, in order. Pure.
+ * A thread, folded from the records of its runs: the items of the timeline, in order. Pure.
  *
- * Items are only added, and those that changed are named in `changed`; so a view does what is new and nothing else.
+ * Items are only added, and those that changed are named in `changed`; so a view updates only what is new.
  *
  * @typedef {import("./record.js").Record} Record
  * @typedef {import("./api.js").RunRow} RunRow
@@ -12,9 +12,9 @@ import { Call } from "./call.js";
 
 const ANSWERS = new Set(["call_executing", "call_returned", "call_failed", "call_discarded"]);
 
-/** Text that somebody said: a user's input, or an assistant's text or reasoning, which grows. */
+/** Text of a message: a user's input, or an assistant's text or reasoning, which grows. */
 export class Saying {
-  /** what was added since it was last taken */
+  /** the text added since it was last taken */
   #fresh = "";
 
   /**
@@ -31,7 +31,7 @@ export class Saying {
     this.isFinished = false;
     /** @type {readonly string[]} the kinds of the parts that are not text */
     this.attachments = [];
-    /** in how many calls, one in the other, it was said */
+    /** how many calls it is nested in */
     this.depth = 0;
     this.messageId = record.event.message_id ?? "";
     /** whether its response was cut when the run's process died: the model was asked again */
@@ -51,7 +51,7 @@ export class Saying {
   }
 }
 
-/** Something that happened and stays as it is: a response ended, the state changed, a call was answered, a process goes on. */
+/** An event that does not change: a response ended, the state changed, a call was answered, another process took over. */
 export class Note {
   /**
    * @param {"response" | "state" | "answer" | "resumed"} kind
@@ -69,7 +69,7 @@ export class Note {
   }
 }
 
-/** One run. `records` are all that came of it, in the order of their numbers; `items` what they show. */
+/** One run. `records` are all that arrived, in the order of their numbers; `items` are what they show. */
 export class Run {
   /** @param {RunRow} row */
   constructor(row) {
@@ -92,20 +92,20 @@ export class Run {
     this.nested = new Map();
     /** @type {Map<string, string>} the same by message */
     this.within = new Map();
-    /** @type {import("./feed.js").FeedState} whether its records come */
+    /** @type {import("./feed.js").FeedState} whether its records arrive */
     this.feedState = "connecting";
     /** the place in the run up to which its records are folded */
     this.foldedTo = 0;
   }
 
-  /** The number of the last record that is here. */
+  /** The number of the last record that has arrived. */
   get lastSeq() {
     return this.records.at(-1)?.seq ?? 0;
   }
 }
 
 export class Thread {
-  /** whether records have come that belong before others which are folded already */
+  /** whether records have arrived that belong before others that are folded already */
   #isOutOfOrder = false;
 
   /** @param {string} threadId */
@@ -117,17 +117,17 @@ export class Thread {
     this.calls = new Map();
     /** @type {Set<Item | Run>} */
     this.changed = new Set();
-    /** goes up when everything has to be shown anew */
+    /** is incremented when everything has to be shown again */
     this.generation = 0;
   }
 
-  /** The run that goes on, if one does: the newest. */
+  /** The active run, if there is one: the newest. */
   get activeRun() {
     return [...this.runs.values()].reverse().find((run) => run.outcome === null) ?? null;
   }
 
   /**
-   * Adds runs that are not here yet. Runs that are older than those which are here make everything new.
+   * Adds runs that are not here yet. If they are older than those that are, everything is rebuilt.
    *
    * @param {RunRow[]} rows
    * @returns {Run[]} the runs that were added, the oldest first
@@ -147,7 +147,7 @@ export class Thread {
   }
 
   /**
-   * Takes in the next record of a run. One that is here already, as after a reconnect, changes nothing.
+   * Takes in the next record of a run. One that has arrived before, as after a reconnect, changes nothing.
    *
    * @param {Record} record
    */
@@ -156,7 +156,7 @@ export class Thread {
     if (run === undefined || record.seq <= run.lastSeq) return;
     run.records.push(record);
     this.changed.add(run);
-    // Compaction leaves a record where the last of its pieces stood. It is read where the first one did.
+    // A compacted record has the number of its last piece. It is read in the place of its first.
     if (placeOf(record) < run.foldedTo) this.#isOutOfOrder = true;
     if (this.#isOutOfOrder) return;
     run.foldedTo = record.seq;
@@ -178,7 +178,7 @@ export class Thread {
   }
 
   /**
-   * Drops what is here of a run from that record on, because compaction has folded it and it comes again.
+   * Drops a run's records from that one on, because compaction has folded them and they come again.
    *
    * @param {string} runId
    * @param {number} first
@@ -262,7 +262,7 @@ export class Thread {
   }
 
   /**
-   * What counts no more stays in its place, with what the tools of its calls have asked models for.
+   * Marks items that no longer count, including the answers of models that tools of their calls asked. They stay in place.
    *
    * @param {Run} run
    * @param {Set<string>} messages
@@ -290,7 +290,7 @@ export class Thread {
   }
 
   /**
-   * Text goes on where the message's last text stands; reasoning or a call between them begins a new one.
+   * Text is added to the message's last text, unless reasoning or a call came in between: then a new one begins.
    *
    * @param {Run} run
    * @param {Record} record
@@ -317,7 +317,7 @@ export class Thread {
   #called(run, record) {
     const call = this.calls.get(record.event.call_id);
     if (call === undefined) {
-      // Its run is older than those which are shown.
+      // Its run is older than those that are shown.
       if (ANSWERS.has(record.event.type)) this.#add(run, new Note("answer", record), record);
       return;
     }
@@ -329,7 +329,7 @@ export class Thread {
   }
 
   /**
-   * A question about another call is put at that call, where its arguments are seen too.
+   * A question about another call is shown at that call, next to its arguments.
    *
    * @param {Call} call
    */

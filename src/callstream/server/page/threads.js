@@ -1,5 +1,5 @@
 /**
- * The threads, the newest first, and the runs of the one that is open. Up and down go from one to the next.
+ * The threads, the newest first, and the runs of the open one. The up and down keys move between them.
  *
  * @typedef {import("./api.js").ThreadRow} ThreadRow
  * @typedef {import("./api.js").RunRow} RunRow
@@ -17,7 +17,7 @@ export class Threads {
   #runs = [];
   /** @type {Place} */
   #place = { threadId: null, runId: null };
-  /** what is drawn, to see whether anything is new */
+  /** what is drawn, to detect changes */
   #drawn = "";
   #list = element("ul", { class: "thread-list" });
   #search = element("input", { type: "search", placeholder: "Search threads", "aria-label": "Search threads" });
@@ -65,7 +65,7 @@ export class Threads {
     if (link instanceof HTMLElement) link.focus();
   }
 
-  /** The threads whose title or id has all words that are searched for. */
+  /** The threads whose title or id contains all words of the search. */
   #wanted() {
     const words = this.#search.value.toLowerCase().split(/\s+/);
     return this.#threads.filter(({ title, thread_id }) => {
@@ -74,7 +74,7 @@ export class Threads {
     });
   }
 
-  /** Draws the list anew where it differs from what is drawn, and keeps the focus where it was. */
+  /** Redraws the list if it has changed, and keeps the focus where it was. */
   #draw() {
     const now = Date.now() / 1000;
     const drawn = JSON.stringify([
@@ -152,7 +152,7 @@ export class Threads {
 }
 
 /**
- * The agent at the top: its name, and what it says of itself.
+ * The agent at the top: its name and its label.
  *
  * @param {HTMLElement} place
  * @param {import("./api.js").Agent} agent

@@ -1,5 +1,5 @@
 /**
- * A thread's runs, one below the other. It stays at its end while something comes, unless its reader has scrolled away.
+ * A thread's runs, one below the other. It stays scrolled to the end while items arrive, unless the reader scrolls away.
  *
  * @typedef {import("./thread.js").Run} Run
  * @typedef {import("./thread.js").Thread} Thread
@@ -16,7 +16,7 @@ import { counted } from "./format.js";
 import { RunView } from "./runview.js";
 import { Run as RunModel } from "./thread.js";
 
-/** So near to the end counts as at the end. */
+/** How near to the end counts as at the end. */
 const NEAR = 60;
 
 export class Timeline {
@@ -52,7 +52,7 @@ export class Timeline {
   }
 
   /**
-   * Shows another thread, or nothing but a text.
+   * Shows another thread, or only a placeholder.
    *
    * @param {Thread | null} thread
    * @param {Node} [placeholder]
@@ -116,7 +116,7 @@ export class Timeline {
     this.#showLatest();
   }
 
-  /** There is something to go to while something comes and its reader is elsewhere. */
+  /** Shows the button to the latest item while new ones arrive and the reader has scrolled away. */
   #showLatest() {
     this.#latest.hidden = this.#isPinned || this.#thread === null || this.#thread.activeRun === null;
   }
