@@ -59,7 +59,7 @@ def guard_loggers() -> None:
             logger.addFilter(ForeignText())
 
 
-def _safe(given: Any) -> Any:
-    if isinstance(given, BaseException):
-        return one_line(message_of(given))
-    return one_line(given) if isinstance(given, str) else given
+def _safe(argument: Any) -> Any:
+    if isinstance(argument, BaseException):
+        return one_line(message_of(argument))
+    return one_line(argument) if isinstance(argument, str) else argument

@@ -89,13 +89,13 @@ class ADKAgent:
         settings = self._settings = complete(options)
         self._predictions = Predictions(settings["predict_state"])
         plugins = [plugin for plugin in app.plugins if not isinstance(plugin, CallstreamPlugin)]
-        given = next((plugin for plugin in app.plugins if isinstance(plugin, CallstreamPlugin)), None)
-        theirs = given.callstream if given is not None else None
+        registered = next((plugin for plugin in app.plugins if isinstance(plugin, CallstreamPlugin)), None)
+        theirs = registered.callstream if registered is not None else None
         if theirs is not None and not isinstance(theirs, Callstream):
             raise UsageError("expected the App's CallstreamPlugin to have a callstream.Callstream")
         self.callstream: Callstream = settings["callstream"] or theirs or Callstream()
         self.owns_callstream = settings["callstream"] is None and theirs is None
-        plugin = self._plugin = HostedPlugin(self.callstream, given, settings)
+        plugin = self._plugin = HostedPlugin(self.callstream, registered, settings)
         assert app.root_agent is not None
         self.root_agent: BaseNode = tap_tree(app.root_agent, self.callstream)
         """The copy that runs."""
@@ -175,28 +175,28 @@ class ADKAgent:
                 for event in events:
                     yield _EVENT.validate_json(encode(event))
 
-    async def run_sse(self, given: RunAgentInput, *, once: bool = False) -> AsyncGenerator[bytes, None]:
+    async def run_sse(self, run_input: RunAgentInput, *, once: bool = False) -> AsyncGenerator[bytes, None]:
         """The same as server-sent events, without the detour through pydantic models.
 
         ``once``: a request that is sent again is shown the run that it began the first time.
         """
-        app_name, user_id, thread_id = self._thread_of(given)
-        request = RunRequest(thread_id, given.run_id, digest_of(given), user_id, app_name) if once else None
-        batches = self._batches(given, request)
+        app_name, user_id, thread_id = self._thread_of(run_input)
+        request = RunRequest(thread_id, run_input.run_id, digest_of(run_input), user_id, app_name) if once else None
+        batches = self._batches(run_input, request)
         async with aclosing(batches):
             async for events, seq in batches:
                 if events:
                     yield encode_sse(events, seq)
 
-    async def _batches(self, given: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
+    async def _batches(self, run_input: RunAgentInput, request: RunRequest | None = None) -> EventBatches:
         """Iterating this owns the run: closing it stops the run."""
-        driver, thread = self._driver(), self._thread_of(given)
+        driver, thread = self._driver(), self._thread_of(run_input)
         translator = Translator(self.view)
-        presentation: Presenter = self.presentation(given)
-        if given.protocol_version is None:
+        presentation: Presenter = self.presentation(run_input)
+        if run_input.protocol_version is None:
             presentation = OlderClient(presentation)
         try:
-            run_id = await driver.begin(partial(self._start, given, self._closings), request=request, turn=thread)
+            run_id = await driver.begin(partial(self._start, run_input, self._closings), request=request, turn=thread)
         except TooMany as full:
             why = f"There are {full.most} runs already; try again later." if full.most else "No runs are taken here."
             yield _refusal("too_many_runs", why)
@@ -205,7 +205,7 @@ class ADKAgent:
             yield _refusal("answer_refused", str(refused))
             return
         except Exception:  # the journal's, or whatever a session service raises
-            logger.exception("a run of thread %s could not be started", given.thread_id)
+            logger.exception("a run of thread %s could not be started", run_input.thread_id)
             yield _refusal("failed", "The run could not be started.")
             return
         async with driver.watch(run_id) as task:
@@ -214,7 +214,7 @@ class ADKAgent:
                     while (record := await _next(records, task)) is not None:
                         events = translator.feed(record)
                         if translator.snapshot_at is not None:
-                            translator.place(await self._snapshot(record, given, thread), events)
+                            translator.place(await self._snapshot(record, run_input, thread), events)
                         yield presentation.show(events), record.seq
                 # A stream that merely stops looks like success.
                 if unfinished := translator.end():
@@ -225,11 +225,11 @@ class ADKAgent:
             if task is not None:
                 await asyncio.wait({task})
 
-    async def _snapshot(self, record: Record, given: RunAgentInput, thread: ThreadKey) -> MessagesSnapshot:
+    async def _snapshot(self, record: Record, run_input: RunAgentInput, thread: ThreadKey) -> MessagesSnapshot:
         """The thread up to a record, including the client's own messages."""
         conversation = await self._conversation(thread, record)
         return conversation.snapshot(
-            message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in given.messages
+            message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in run_input.messages
         )
 
     def _driver(self) -> Driver:
@@ -240,34 +240,36 @@ class ADKAgent:
             self._drivers[loop] = Driver(self.callstream.engine, settings, self._seats)
         return self._drivers[loop]
 
-    async def _start(self, given: RunAgentInput, closings: int) -> StartedRun:
+    async def _start(self, run_input: RunAgentInput, closings: int) -> StartedRun:
         if self._closings != closings:
             raise RunOver("the agent was closed while the run waited for its thread")
-        return await self.begin(given)
+        return await self.begin(run_input)
 
     # -- a run that a server drives and follows --
 
-    async def begin(self, given: RunAgentInput, principal: str | None = None, *, exclusive: bool = False) -> StartedRun:
+    async def begin(
+        self, run_input: RunAgentInput, principal: str | None = None, *, exclusive: bool = False
+    ) -> StartedRun:
         """Starts a run and leaves the work on it to the caller. ``principal``: the run's owner, if a server knows it.
 
         ``exclusive``: raises ThreadBusy if the thread has an active run. Raises AnswerRefused if the client sends only
         answers, and one of them cannot be given to google-adk.
         """
-        thread = self._thread_of(given, principal)
+        thread = self._thread_of(run_input, principal)
         app_name, user_id, _ = thread
         if self._idle is not None:
             self._idle.use(thread)
             await self.callstream.journal.open()
-            await self._idle.forget({given.thread_id, *(run.thread_id for run in self._active)})
-        turn = ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
+            await self._idle.forget({run_input.thread_id, *(run.thread_id for run in self._active)})
+        turn = ClientTurn(run_input, thread, self.callstream.journal, self._threads, self._app_runs)
         await turn.read(self.root_agent, seeds=self._settings["seed_first_run_history"])
-        given_up = tuple(await self.callstream.left_behind.find(given.thread_id, user_id, turn.runs))
+        given_up = tuple(await self.callstream.left_behind.find(run_input.thread_id, user_id, turn.runs))
         credentials = await turn.credentials()
         began = time.time()
         run = await self.callstream.begin(
-            RunStarted(given.thread_id, user_id, self._input_to_keep(turn, credentials), exclusive),
-            given.run_id,
-            kept=self._all_input(given, turn.heard)
+            RunStarted(run_input.thread_id, user_id, self._input_to_keep(turn, credentials), exclusive),
+            run_input.run_id,
+            kept=self._all_input(run_input, turn.heard)
             if self.continues and self.can_continue and not credentials
             else None,
             as_current=False,
@@ -300,14 +302,14 @@ class ADKAgent:
         """The names under which its runs are kept."""
         return frozenset({self._app.name})
 
-    def _all_input(self, given: RunAgentInput, heard: frozenset[str]) -> InputKept:
+    def _all_input(self, run_input: RunAgentInput, heard: frozenset[str]) -> InputKept:
         """All input except the credentials of earlier turns: clients send them with every run, and the session has them."""
-        run_input = given.model_dump(mode="json", by_alias=True, exclude_none=True)
-        names = called_in(given.messages)
-        for message in run_input["messages"]:
+        kept = run_input.model_dump(mode="json", by_alias=True, exclude_none=True)
+        names = called_in(run_input.messages)
+        for message in kept["messages"]:
             if names.get(message.get("toolCallId")) == CREDENTIAL:
                 message["content"] = ""
-        data = {"input": run_input, "heard": sorted(heard)}
+        data = {"input": kept, "heard": sorted(heard)}
         return InputKept(self._app.name, pack(json.dumps(data).encode()), attempts=self.max_attempts)
 
     async def go_on(self, run_id: str) -> StartedRun:
@@ -320,12 +322,12 @@ class ADKAgent:
         replay = run.replay
         assert replay is not None, "it goes on"
         kept = json.loads(replay.run_input)
-        given = RunAgentInput.model_validate(kept["input"])
-        thread = self._thread_of(given, run.principal)
+        run_input = RunAgentInput.model_validate(kept["input"])
+        thread = self._thread_of(run_input, run.principal)
         before = None if replay.session is None else KeptSession.read(replay.session)
         sessions = ResumedSessions(self._threads.service, before)
         threads = Threads(sessions, thread_is_session=self._settings["use_thread_id_as_session_id"])
-        turn = ClientTurn(given, thread, engine.journal, threads, self._app_runs)
+        turn = ClientTurn(run_input, thread, engine.journal, threads, self._app_runs)
         turn.heard = frozenset(kept["heard"])
         return self._started(run, turn, self._new_runner(thread[0], sessions), run.given_up)
 
@@ -336,14 +338,14 @@ class ADKAgent:
 
     async def import_thread(self, thread_id: str, principal: str | None = None) -> None:
         """Imports a thread from its session if the journal has never had a run of it. Beginning a run does so too."""
-        given = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
-        thread = self._thread_of(given, principal)
-        turn = ClientTurn(given, thread, self.callstream.journal, self._threads, self._app_runs)
+        run_input = RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+        thread = self._thread_of(run_input, principal)
+        turn = ClientTurn(run_input, thread, self.callstream.journal, self._threads, self._app_runs)
         await turn.import_thread(self.root_agent)
 
-    def presentation(self, given: RunAgentInput | None = None) -> Presentation:
-        """How one stream shows the translator's events: the stream of the request ``given``, or of a client that joins."""
-        messages = given.messages if given is not None else ()
+    def presentation(self, run_input: RunAgentInput | None = None) -> Presentation:
+        """How one stream shows the translator's events: that of the request ``run_input``, or of a client that joins."""
+        messages = run_input.messages if run_input is not None else ()
         answered = frozenset(message.tool_call_id for message in messages if isinstance(message, ToolMessage))
         known = frozenset(called_in(messages))
         streams = self._settings["streaming_function_call_arguments"]
@@ -368,7 +370,7 @@ class ADKAgent:
     def _input_to_keep(self, turn: ClientTurn, credentials: set[str]) -> dict[str, Any]:
         """The part of its input that a run keeps, with the names of the client's tools as the model knows them."""
         kept = turn.input_to_keep(credentials)
-        names = [tool.name for tool in turn.given.tools or ()]
+        names = [tool.name for tool in turn.run_input.tools or ()]
         if names:
             if not self._toolsets and isinstance(self.root_agent, BaseAgent):
                 logger.warning("the client sent tools, but no agent has an AGUIToolset in its tools")
@@ -378,22 +380,22 @@ class ADKAgent:
 
     # -- who and where --
 
-    def user_of(self, given: RunAgentInput) -> str:
+    def user_of(self, run_input: RunAgentInput) -> str:
         """The user who owns the run."""
         if self._settings["user_id"]:
             return self._settings["user_id"]
         if self._settings["user_id_extractor"] is not None:
-            return str(self._settings["user_id_extractor"](given))
-        return f"thread_user_{given.thread_id}"
+            return str(self._settings["user_id_extractor"](run_input))
+        return f"thread_user_{run_input.thread_id}"
 
-    def app_of(self, given: RunAgentInput) -> str:
+    def app_of(self, run_input: RunAgentInput) -> str:
         """The name of the app that the run's session belongs to."""
         if not self._app_is_named and self._settings["app_name_extractor"] is not None:
-            return str(self._settings["app_name_extractor"](given))
+            return str(self._settings["app_name_extractor"](run_input))
         return self._app.name
 
-    def _thread_of(self, given: RunAgentInput, principal: str | None = None) -> ThreadKey:
-        return self.app_of(given), principal or self.user_of(given), given.thread_id
+    def _thread_of(self, run_input: RunAgentInput, principal: str | None = None) -> ThreadKey:
+        return self.app_of(run_input), principal or self.user_of(run_input), run_input.thread_id
 
     def _new_runner(self, app_name: str, sessions: BaseSessionService) -> Runner:
         return Runner(
@@ -414,18 +416,18 @@ class ADKAgent:
         *,
         app_name: str | None = None,
         user_id: str | None = None,
-        given: RunAgentInput | None = None,
+        run_input: RunAgentInput | None = None,
     ) -> Any:
         """State and messages of a thread, in AG-UI's form; None if there is no such thread.
 
-        ``app_name`` and ``user_id`` are only used if the agent has no app and user of its own. ``given`` is passed to the
-        extractors.
+        ``app_name`` and ``user_id`` are only used if the agent has no app and user of its own. ``run_input`` is passed to
+        the extractors.
         """
-        given = given or RunAgentInput(thread_id=thread_id, run_id="", messages=[])
+        run_input = run_input or RunAgentInput(thread_id=thread_id, run_id="", messages=[])
         if user_id is None or self._settings["user_id"] or self._settings["user_id_extractor"] is not None:
-            user_id = self.user_of(given)
+            user_id = self.user_of(run_input)
         if app_name is None or self._app_is_named or self._settings["app_name_extractor"] is not None:
-            app_name = self.app_of(given)
+            app_name = self.app_of(run_input)
         thread = (app_name, user_id, thread_id)
         session = await self._threads.find(thread)
         if session is None:

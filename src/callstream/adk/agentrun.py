@@ -105,9 +105,9 @@ class ClientTurn:
     """
 
     def __init__(
-        self, given: RunAgentInput, thread: ThreadKey, journal: Journal, threads: Threads, app_runs: AppRuns
+        self, run_input: RunAgentInput, thread: ThreadKey, journal: Journal, threads: Threads, app_runs: AppRuns
     ) -> None:
-        self.given = given
+        self.run_input = run_input
         self.thread = thread
         self._app_name, self._user_id, self._thread_id = thread
         self.directory = _TurnDirectory(journal, self._thread_id, self._user_id)
@@ -165,7 +165,7 @@ class ClientTurn:
         return await self._journal.has_forgotten(self._thread_id, self._user_id)
 
     async def _look_for_heard(self) -> None:
-        since = since_spoken(self.given.messages)
+        since = since_spoken(self.run_input.messages)
         said = {message.id for message in since if isinstance(message, UserMessage)}
         if not said or not any(isinstance(message, ToolMessage) for message in since):
             return
@@ -181,7 +181,7 @@ class ClientTurn:
 
         An answer is part of that past if a user's message follows it.
         """
-        messages = self.given.messages
+        messages = self.run_input.messages
         if len(since_spoken(messages)) == len(messages) or await self._is_known() or await self._is_forgotten():
             return
         try:
@@ -196,13 +196,13 @@ class ClientTurn:
 
     async def _check_answers(self, agent: BaseNode, *, seeds: bool) -> None:
         # The last message need not be a result: clients put a result next to its call, before what the model said later.
-        given = self.given
-        if not given.resume and (not given.messages or isinstance(given.messages[-1], UserMessage)):
+        run_input = self.run_input
+        if not run_input.resume and (not run_input.messages or isinstance(run_input.messages[-1], UserMessage)):
             return
         session = await self._found_session() or self._new_session()
-        past, new = split(given.messages, session, self.heard)
+        past, new = split(run_input.messages, session, self.heard)
         if not any(isinstance(message, UserMessage) for message in new):
-            answers = list(answers_in(given, new))
+            answers = list(answers_in(run_input, new))
             await check_answers(self.directory, session, agent, answers, past if seeds else ())
 
     async def _found_session(self) -> Session | None:
@@ -221,7 +221,7 @@ class ClientTurn:
         """The ids by which the client answers calls with a credential, or has answered them elsewhere."""
         brought = called_in(self.history)
         found = {named for named, name in brought.items() if name == CREDENTIAL}
-        for message in since_spoken(self.given.messages):
+        for message in since_spoken(self.run_input.messages):
             if isinstance(message, ToolMessage):
                 call = await self.directory.find(message.tool_call_id)
                 if call is not None and call.name == CREDENTIAL:
@@ -241,10 +241,10 @@ class ClientTurn:
                 if not (isinstance(message, ToolMessage) and message.tool_call_id in credentials)
             ]
 
-        since = without(since_spoken(self.given.messages))
+        since = without(since_spoken(self.run_input.messages))
         kept: dict[str, Any] = {
             "messages": [message.model_dump(mode="json", by_alias=True) for message in since],
-            "digest": digest_of(self.given),
+            "digest": digest_of(self.run_input),
             "app": self._app_name,
         }
         if self.history:
@@ -272,14 +272,14 @@ class AgentRun:
         self._run = run
         self._thread = turn.thread
         self._threads = turn.threads
-        self._input = turn.given
+        self._input = turn.run_input
         self._heard = turn.heard
         self._runner = runner
         self._plugin = plugin
         self._settings = settings
         self._predictions = predictions
         self._predicted: dict[str, None] = {}  # the tools that have run and whose changes need the user's consent
-        self._state = SharedState(turn.given.state)
+        self._state = SharedState(turn.run_input.state)
         self._given_up = given_up
 
     async def work(self) -> None:
@@ -526,8 +526,8 @@ class AgentFailed(Exception):
     """google-adk's last event was an error."""
 
 
-def _describe_context(given: RunAgentInput) -> list[dict[str, str]]:
-    return [{"description": each.description, "value": each.value} for each in given.context or ()]
+def _describe_context(run_input: RunAgentInput) -> list[dict[str, str]]:
+    return [{"description": each.description, "value": each.value} for each in run_input.context or ()]
 
 
 def _instructions(messages: Sequence[Message]) -> str | None:

@@ -289,12 +289,12 @@ class _Answered(msgspec.Struct, frozen=True):
     held: frozenset[str] = frozenset()
 
 
-def answers_in(given: RunAgentInput, new: Sequence[Message]) -> Iterator[ClientAnswer]:
+def answers_in(run_input: RunAgentInput, new: Sequence[Message]) -> Iterator[ClientAnswer]:
     """The answers among a client's new messages, and those to interrupts."""
     for message in new:
         if isinstance(message, ToolMessage):
             yield answer_in(message)
-    for entry in given.resume or ():
+    for entry in run_input.resume or ():
         if entry.status == "cancelled":
             yield ClientAnswer(entry.interrupt_id, "", error=CANCELLED)
         else:

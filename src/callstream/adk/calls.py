@@ -157,11 +157,11 @@ def _has_state(question: types.FunctionCall, response: dict[str, Any]) -> bool:
     google-adk gets no token for any other state, and would run the tool without one.
     """
     asked = _oauth2(question.args or {}, "exchangedAuthCredential").get("authUri")
-    given = _oauth2({"authConfig": credential(question, response)}, "exchangedAuthCredential").get("authResponseUri")
-    if not isinstance(asked, str) or not isinstance(given, str):
+    returned = _oauth2({"authConfig": credential(question, response)}, "exchangedAuthCredential").get("authResponseUri")
+    if not isinstance(asked, str) or not isinstance(returned, str):
         return True
     expected = _states(asked)
-    return not expected or _states(given) == expected
+    return not expected or _states(returned) == expected
 
 
 def _states(uri: str) -> list[str]:

@@ -100,8 +100,8 @@ class Execution:
             call = await self._call_for(tool, tool_args, tool_context)
             if run.earlier.asks(call.call_id, function_of(tool)):
                 return _ask_about(tool_context)
-            if replay is not None and (given := await self._give_again(replay, call, tool, tool_context)) is not None:
-                return given
+            if replay is not None and (again := await self._give_again(replay, call, tool, tool_context)) is not None:
+                return again
             if (decided := _decision_about(tool_context)) is not None:
                 if call.state is not CallState.EXECUTING:
                     await run.execute(call.call_id)

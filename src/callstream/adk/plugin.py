@@ -435,9 +435,9 @@ class HostedPlugin(CallstreamPlugin):
     It asks no model while calls of the last turn await answers.
     """
 
-    def __init__(self, callstream: Callstream, given: CallstreamPlugin | None, options: AgentOptions) -> None:
-        """``given``: the plugin that the application has registered itself. It or ``options`` can turn streaming off."""
-        like = given or CallstreamPlugin(callstream)
+    def __init__(self, callstream: Callstream, registered: CallstreamPlugin | None, options: AgentOptions) -> None:
+        """``registered``: the plugin that the application has registered itself. It or ``options`` can turn streaming off."""
+        like = registered or CallstreamPlugin(callstream)
         super().__init__(
             callstream,
             name=like.name,
@@ -471,8 +471,8 @@ class HostedPlugin(CallstreamPlugin):
         return None
 
     async def _given_up(self, joined: Run | None, context: InvocationContext) -> list[Call]:
-        given, agent = current_input.get(), context.agent
-        return list(given.given_up) if given and agent and given.agent_name == agent.name else []
+        client, agent = current_input.get(), context.agent
+        return list(client.given_up) if client and agent and client.agent_name == agent.name else []
 
     async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
         """Nothing: the message is in the run already."""
@@ -485,7 +485,7 @@ class HostedPlugin(CallstreamPlugin):
         invocation = self.invocation(callback_context.invocation_id)
         directory = None if invocation is None else invocation.run.directory
         await fill_in_answers(llm_request.contents, callback_context.session, directory)
-        given = current_input.get()
-        if given is not None and given.instructions and given.agent_name == callback_context.agent_name:
-            llm_request.append_instructions([given.instructions])
+        client = current_input.get()
+        if client is not None and client.instructions and client.agent_name == callback_context.agent_name:
+            llm_request.append_instructions([client.instructions])
         return await super().before_model_callback(callback_context=callback_context, llm_request=llm_request)

@@ -53,12 +53,12 @@ async def fill_in_answers(contents: list[types.Content], session: Session, direc
             continue
         after = contents[place + 1] if place + 1 < len(contents) else None
         parts = list((after.parts if after else None) or ())
-        given = [part for part in parts if part.function_response is not None]
-        has_answers = bool(given)
+        responses = [part for part in parts if part.function_response is not None]
+        has_answers = bool(responses)
         answers = [known.take(call, is_answered=True)[1] for call in reversed(calls)][::-1]
         words = []
         for call, answered in zip(calls, answers, strict=True):
-            part = _take(given, call)
+            part = _take(responses, call)
             if part is None:
                 last = answered[-1] if answered else await _word_for(known.take(call, is_answered=False)[0], directory)
                 words.append(_answer(call.id, call.name, last))

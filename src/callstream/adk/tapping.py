@@ -104,12 +104,12 @@ class _TappedClient:
         """Without the tap: google-adk does not use it."""
         return self._inner.completion(*args, **kwargs)
 
-    def _client_for(self, model: str, given: Mapping[str, Any]) -> Any:
+    def _client_for(self, model: str, params: Mapping[str, Any]) -> Any:
         litellm = importlib.import_module("litellm")
-        route = route_of(litellm, model, given)
+        route = route_of(litellm, model, params)
         if route is None:
             return None
-        whose = (route.key, route.base_url, given.get("organization"))
+        whose = (route.key, route.base_url, params.get("organization"))
         if whose not in self._clients:
             from openai import AsyncOpenAI
 
@@ -119,9 +119,9 @@ class _TappedClient:
         return self._clients[whose]
 
 
-def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRoute | None:
+def route_of(litellm: Any, model: str, params: Mapping[str, Any]) -> _LiteLlmRoute | None:
     """Where a request goes; None if that is not certain, or if it does not go through OpenAI's SDK."""
-    if any(given.get(name) is not None for name in _ELSEWHERE):
+    if any(params.get(name) is not None for name in _ELSEWHERE):
         return None
     if any(getattr(litellm, name, None) for name in _ELSEWHERE_FOR_ALL):
         return None
@@ -133,13 +133,13 @@ def route_of(litellm: Any, model: str, given: Mapping[str, Any]) -> _LiteLlmRout
     try:
         _, provider, key, base_url = litellm.get_llm_provider(
             model=model,
-            custom_llm_provider=given.get("custom_llm_provider"),
-            api_base=given.get("base_url") or given.get("api_base"),
-            api_key=given.get("api_key"),
+            custom_llm_provider=params.get("custom_llm_provider"),
+            api_base=params.get("base_url") or params.get("api_base"),
+            api_key=params.get("api_key"),
         )
     except Exception:  # noqa: BLE001  # a name that litellm does not know: litellm reports it itself
         return None
-    key = key or given.get("api_key") or litellm.api_key or litellm.openai_key or environment("OPENAI_API_KEY")
+    key = key or params.get("api_key") or litellm.api_key or litellm.openai_key or environment("OPENAI_API_KEY")
     base_url = base_url or litellm.api_base or environment("OPENAI_BASE_URL") or environment("OPENAI_API_BASE")
     if provider not in _PROVIDERS or not key:
         return None
@@ -228,8 +228,8 @@ def _gemini(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     if model.client is not None or builds_its_own:
         return None
     kwargs = dict(model.client_kwargs or {})
-    given = kwargs.get("http_options")
-    options = types.HttpOptions.model_validate(given) if isinstance(given, dict) else given or types.HttpOptions()
+    passed = kwargs.get("http_options")
+    options = types.HttpOptions.model_validate(passed) if isinstance(passed, dict) else passed or types.HttpOptions()
     if options.httpx_async_client is not None:
         return None
     arguments = dict(options.async_client_args or {})
@@ -273,19 +273,19 @@ def _openai(llm: BaseLlm, callstream: Callstream) -> BaseLlm | None:
     http_client = callstream.httpx_client(settings=_HOSTED)
     if model.client is not None:
         return _copy_model(llm, client=model.client.copy(http_client=http_client))
-    given: dict[str, Any] = {"http_client": http_client}
+    options: dict[str, Any] = {"http_client": http_client}
     key, base_url = model.api_key, model.base_url
     if "azure_endpoint" in type(model).model_fields:
         key = key or os.environ.get("AZURE_OPENAI_API_KEY")
         base_url = f"{model.azure_endpoint.rstrip('/')}/openai/v1/" if model.azure_endpoint else base_url
     if key is not None:
-        given["api_key"] = _await_key(key) if callable(key) else key
+        options["api_key"] = _await_key(key) if callable(key) else key
     if base_url is not None:
-        given["base_url"] = base_url
+        options["base_url"] = base_url
     try:
-        client = AsyncOpenAI(**given)
+        client = AsyncOpenAI(**options)
     except OpenAIError:  # there is no key
-        client = AsyncOpenAI(**given, api_key=_await_key(_openai_key))
+        client = AsyncOpenAI(**options, api_key=_await_key(_openai_key))
     return _copy_model(llm, client=client)
 
 
@@ -472,11 +472,11 @@ class KeptNode(BaseNode):
     async def _run_kept(self, keeping: Keeping, nth: int, ctx: Context, node_input: Any) -> AsyncGenerator[Event, None]:
         may_repeat = self.rerun_on_resume or self.retry_config is not None
         await keeping.begin_step(ctx.node_path, nth, "safe" if may_repeat else "unsafe")
-        given = _Given()
+        kept = _KeptOutput()
         output: Event | None = None
         try:
             async for event in self.inner.run(ctx=ctx, node_input=node_input):
-                given.add(event)
+                kept.add(event)
                 if output is not None:
                     yield output
                 output = event if event.output is not None else None
@@ -485,16 +485,16 @@ class KeptNode(BaseNode):
         except BaseException:
             keeping.repeat_step(ctx.node_path)
             raise
-        given.add_rest(ctx, output)
-        if given.mistake is None:
-            await keeping.end_step(ctx.node_path, nth, json.dumps(given.events).encode())
+        kept.add_rest(ctx, output)
+        if kept.mistake is None:
+            await keeping.end_step(ctx.node_path, nth, json.dumps(kept.events).encode())
         else:
-            await keeping.give_up(f"the output of node {self.name} is not JSON: {given.mistake}")
+            await keeping.give_up(f"the output of node {self.name} is not JSON: {kept.mistake}")
         if output is not None:  # only now: the nodes after this one begin once its output is kept
             yield output
 
 
-class _Given:
+class _KeptOutput:
     """The output of a function, as JSON, copied before google-adk writes into it."""
 
     def __init__(self) -> None:

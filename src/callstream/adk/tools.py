@@ -421,8 +421,8 @@ class AGUIToolset(BaseToolset):
         return f"{self.tool_name_prefix}_{tool_name}" if self.tool_name_prefix else tool_name
 
     async def get_tools(self, readonly_context: ReadonlyContext | None = None) -> list[BaseTool]:
-        given = current_input.get()
-        made = [ClientTool(spec) for spec in (given.tools if given is not None else ())]
+        client = current_input.get()
+        made = [ClientTool(spec) for spec in (client.tools if client is not None else ())]
         taken = self._taken | HOST_QUESTIONS
         return [tool for tool in made if self.named(tool.name) not in taken and self._wants(tool, readonly_context)]
 

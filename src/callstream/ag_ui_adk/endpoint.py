@@ -98,8 +98,8 @@ def _effective(options: CompatibleOptions) -> AgentOptions:
     ignored = sorted(set(options) & set(_IgnoredOptions.__annotations__))
     if ignored:
         logger.warning("ADKAgent ignores %s; see %s", ", ".join(ignored), MIGRATION_PAGE)
-    given = {name: value for name, value in options.items() if name not in ignored}
-    return cast("AgentOptions", {**_DEFAULTS, **given})
+    chosen = {name: value for name, value in options.items() if name not in ignored}
+    return cast("AgentOptions", {**_DEFAULTS, **chosen})
 
 
 # -- state from a request's headers ------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def make_extract_headers(headers_to_extract: Sequence[str]) -> StateExtractor:
     the client has in ``state["headers"]`` take precedence.
     """
 
-    async def extract_headers(request: Request, given: RunAgentInput) -> dict[str, Any]:
+    async def extract_headers(request: Request, run_input: RunAgentInput) -> dict[str, Any]:
         found = {
             name.lower().removeprefix("x-").replace("-", "_"): value
             for name in headers_to_extract
@@ -124,7 +124,7 @@ def make_extract_headers(headers_to_extract: Sequence[str]) -> StateExtractor:
         }
         if not found:
             return {}
-        sent = given.state.get("headers") if isinstance(given.state, dict) else None
+        sent = run_input.state.get("headers") if isinstance(run_input.state, dict) else None
         return {"headers": {**found, **(sent if isinstance(sent, dict) else {})}}
 
     return extract_headers
@@ -202,29 +202,29 @@ class Endpoint:
 
     # -- the routes: FastAPI reads their signatures, and names the operations after them --
 
-    async def run(self, request: Request, given: Annotated[RunAgentInput, Body()]) -> Response:
-        agent, given = await self._prepare(request, given)
+    async def run(self, request: Request, run_input: Annotated[RunAgentInput, Body()]) -> Response:
+        agent, run_input = await self._prepare(request, run_input)
         if self._outlives_client:
             _check_joinable(agent)
         last_event_id = request.headers.get("last-event-id")
         if self._outlives_client or (last_event_id and not _runs_itself(agent)):
             with remote_parent(request.headers):
-                return await self._server(agent).run(given, agent.user_of(given), last_event_id)
-        frames = _frames(agent, given, request.headers)
+                return await self._server(agent).run(run_input, agent.user_of(run_input), last_event_id)
+        frames = _frames(agent, run_input, request.headers)
         return EventStream(
             frames,
             self._pulse,
-            run_id=given.run_id,
+            run_id=run_input.run_id,
             watching=nullcontext(),
             held=nullcontext(),
             headers={"cache-control": "no-cache"},
         )
 
     async def connect(self, request: Request) -> Response:
-        agent, given = await self._prepare(request, await _joining_input(request))
+        agent, run_input = await self._prepare(request, await _joining_input(request))
         if _runs_itself(agent):
             return problem_response(_NOT_JOINABLE)
-        request.state.joining_user = agent.user_of(given)
+        request.state.joining_user = agent.user_of(run_input)
         return await self._server(agent).connect(request)
 
     async def stop(self, request: Request) -> Response:
@@ -239,15 +239,15 @@ class Endpoint:
         thread_id = asked.get("threadId")
         if not isinstance(thread_id, str):
             return JSONResponse({"detail": "expected threadId, a string"}, status_code=422)
-        agent, given = await self._prepare(request, _bare_input(thread_id))
-        decided = given.state if isinstance(given.state, dict) else {}  # by the server: the input has no state
+        agent, run_input = await self._prepare(request, _bare_input(thread_id))
+        decided = run_input.state if isinstance(run_input.state, dict) else {}  # by the server: the input has no state
         named = {
             "app_name": decided.get("app_name") or asked.get("appName"),
             "user_id": decided.get("user_id") or asked.get("userId"),
         }
         answer: dict[str, Any] = {"threadId": thread_id, "threadExists": False, "state": {}, "messages": []}
         try:
-            found = await agent.thread_state(thread_id, **named, given=given)
+            found = await agent.thread_state(thread_id, **named, run_input=run_input)
         except Exception:
             logger.exception("thread %s could not be read", thread_id)
             return JSONResponse({**answer, "error": "The thread could not be read."}, status_code=500)
@@ -255,23 +255,25 @@ class Endpoint:
 
     # -- choosing the agent --
 
-    async def _prepare(self, request: Request, given: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
+    async def _prepare(self, request: Request, run_input: RunAgentInput) -> tuple[ADKAgent, RunAgentInput]:
         """The agent that answers a request, and the input with the state that the server decides.
 
         That state may identify the user, so it is added on every route, before the input is used for any decision.
         """
         # Only the server may set scopes other than the thread's, never the client.
-        state = accept_state(given.state, allow_scopes=False) if isinstance(given.state, dict) else given.state
+        state = (
+            accept_state(run_input.state, allow_scopes=False) if isinstance(run_input.state, dict) else run_input.state
+        )
         if self._extractor is not None:
-            extracted = await self._extractor(request, given.model_copy(update={"state": state}))
+            extracted = await self._extractor(request, run_input.model_copy(update={"state": state}))
             state = {**(state if isinstance(state, dict) else {}), **(extracted or {})}
-        given = given.model_copy(update={"state": state})
-        chosen = self._resolver(request, given) if self._resolver is not None else None
+        run_input = run_input.model_copy(update={"state": state})
+        chosen = self._resolver(request, run_input) if self._resolver is not None else None
         if inspect.isawaitable(chosen):
             chosen = await chosen
         if chosen is not None:
             self._agents.add(chosen)
-        return chosen or self._agent, given
+        return chosen or self._agent, run_input
 
     def _server(self, agent: ADKAgent) -> _AgentServer:
         if agent not in self._servers:
@@ -299,13 +301,13 @@ class _AgentServer:
     async def stop(self, request: Request) -> Response:
         return await self._answer(self._running.stop(request))
 
-    async def run(self, given: RunAgentInput, owner: str, last_event_id: str | None = None) -> Response:
+    async def run(self, run_input: RunAgentInput, owner: str, last_event_id: str | None = None) -> Response:
         """Runs the agent, or gives ``owner`` the run that the same request began before."""
-        return await self._answer(self._begin(given, owner, last_event_id))
+        return await self._answer(self._begin(run_input, owner, last_event_id))
 
-    async def _begin(self, given: RunAgentInput, owner: str, last_event_id: str | None) -> Response:
-        check_ids(given)
-        return await self._running.begin(given, None, owner=owner, last_event_id=last_event_id)
+    async def _begin(self, run_input: RunAgentInput, owner: str, last_event_id: str | None) -> Response:
+        check_ids(run_input)
+        return await self._running.begin(run_input, None, owner=owner, last_event_id=last_event_id)
 
     async def _answer(self, answering: Coroutine[Any, Any, Response]) -> Response:
         try:
@@ -329,26 +331,26 @@ def _check_joinable(agent: ADKAgent) -> None:
         )
 
 
-async def _frames(agent: ADKAgent, given: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[Frame, None]:
+async def _frames(agent: ADKAgent, run_input: RunAgentInput, headers: Mapping[str, str]) -> AsyncGenerator[Frame, None]:
     """The stream of a run that ends with its client. A request that is sent again is shown the run that it began before."""
     with remote_parent(headers):
         async with aclosing(
-            _own_frames(agent, given) if _runs_itself(agent) else agent.run_sse(given, once=True)
+            _own_frames(agent, run_input) if _runs_itself(agent) else agent.run_sse(run_input, once=True)
         ) as frames:
             async for frame in frames:
                 yield frame
 
 
-async def _own_frames(agent: ADKAgent, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
+async def _own_frames(agent: ADKAgent, run_input: RunAgentInput) -> AsyncGenerator[bytes, None]:
     """The events of a program's own ``run``. An exception is logged and ends the stream with RUN_ERROR."""
     encoder = EventEncoder()
     try:
-        events = agent.run(given)
+        events = agent.run(run_input)
         async with aclosing(events) if hasattr(events, "aclose") else nullcontext():
             async for event in events:
                 yield encoder.encode(event).encode()
     except Exception:
-        logger.exception("run() of %s failed in thread %s", type(agent).__name__, given.thread_id)
+        logger.exception("run() of %s failed in thread %s", type(agent).__name__, run_input.thread_id)
         yield encoder.encode(RunErrorEvent(message="The run failed.", code="failed")).encode()
 
 
@@ -381,7 +383,7 @@ async def _joining_input(request: Request) -> RunAgentInput:
     """The body of a client that joins: an input, or nothing. The thread is that of the path."""
     thread_id = request.path_params["thread_id"]
     try:
-        given = parse_input(await request.body(), ServerSettings(max_body_bytes=None))
+        run_input = parse_input(await request.body(), ServerSettings(max_body_bytes=None))
     except Problem:
         return _bare_input(thread_id)
-    return given.model_copy(update={"thread_id": thread_id})
+    return run_input.model_copy(update={"thread_id": thread_id})

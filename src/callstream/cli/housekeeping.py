@@ -292,11 +292,11 @@ async def move(options: argparse.Namespace, out: Printer) -> int:
     return FAILED
 
 
-def _url(given: str) -> str:
+def _url(named: str) -> str:
     """The URL, or the one in the variable of that name."""
-    if ":" not in given:
-        url = os.environ.get(given, "").strip()
+    if ":" not in named:
+        url = os.environ.get(named, "").strip()
         if not url:
-            raise misused(f"expected a journal's URL or a variable that has one, got {given!r}, which is not set")
-        return check_url(url, given)
-    return check_url(refuse_secret(given, "a variable to the URL, and give its name,"))
+            raise misused(f"expected a journal's URL or a variable that has one, got {named!r}, which is not set")
+        return check_url(url, named)
+    return check_url(refuse_secret(named, "a variable to the URL, and give its name,"))

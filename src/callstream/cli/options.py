@@ -96,8 +96,8 @@ class JournalPlace(NamedTuple):
 
 
 def archive_address(options: argparse.Namespace) -> str | None:
-    given: str | None = options.archive
-    return given if given is not None else environment.archive_address()
+    address: str | None = options.archive
+    return address if address is not None else environment.archive_address()
 
 
 def find_place(options: argparse.Namespace, *, may_be_new: bool = False) -> JournalPlace | None:
@@ -228,10 +228,10 @@ def housekeeping_of(options: argparse.Namespace, **others: Any) -> Housekeeping:
     """What happens to runs that have ended, according to the options or the environment."""
     from callstream.journal import Housekeeping
 
-    given = getattr(options, "archive_after", None)
-    if given is not None and archive_address(options) is None:
+    option = getattr(options, "archive_after", None)
+    if option is not None and archive_address(options) is None:
         raise misused("--archive-after needs an archive: give --archive, or set CALLSTREAM_ARCHIVE")
-    after = given or from_environment("CALLSTREAM_ARCHIVE_AFTER", age)
+    after = option or from_environment("CALLSTREAM_ARCHIVE_AFTER", age)
     if after is not None:
         others["archive_after"] = after
     retain = getattr(options, "forget_after", None) or from_environment("CALLSTREAM_FORGET_AFTER", age)

@@ -468,8 +468,8 @@ class _Gateway:
         return f"a person refused it ({decision.said.get('comment') or decision.error or verdict.reason})"
 
     def _has_key(self, request: Request, token: str = "") -> bool:
-        given = request.headers.get(KEY_HEADER) or token.removeprefix("Bearer ")
-        return self._key is None or hmac.compare_digest(given.encode(), self._key.encode())
+        key = request.headers.get(KEY_HEADER) or token.removeprefix("Bearer ")
+        return self._key is None or hmac.compare_digest(key.encode(), self._key.encode())
 
 
 class _Asked:
