@@ -59,7 +59,7 @@ def guard_loggers() -> None:
             logger.addFilter(ForeignText())
 
 
-def _safe(given: Any) -> Any:
-    if isinstance(given, BaseException):
-        return one_line(message_of(given))
-    return one_line(given) if isinstance(given, str) else given
+def _safe(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        return one_line(message_of(value))
+    return one_line(value) if isinstance(value, str) else value

@@ -109,18 +109,18 @@ def has_tap(client: Any) -> bool:
     return client in _clients
 
 
-def _settings(given: Any, parameters: dict[str, Any]) -> TapSettings:
-    """The settings that were given, or else those made of the parameters of a client or transport."""
+def _settings(settings: Any, parameters: dict[str, Any]) -> TapSettings:
+    """The settings that were passed, or else those made of the parameters of a client or transport."""
     made = TapSettings(**parameters)
-    if given is None:
+    if settings is None:
         return made
-    if not isinstance(given, TapSettings):
-        kind = f"{type(given).__module__}.{type(given).__name__}"
+    if not isinstance(settings, TapSettings):
+        kind = f"{type(settings).__module__}.{type(settings).__name__}"
         raise UsageError(f"expected settings to be callstream.tap.TapSettings, got {kind}")
     if made != TapSettings():
         names = ", ".join(f"{name}=" for name in parameters)
         raise UsageError(f"{names} belong in settings= when it is given")
-    return given
+    return settings
 
 
 def _library(name: str) -> ModuleType:

@@ -586,9 +586,9 @@ def check_hook_settings(hook_timeout: Any, on_hook_error: ErrorPolicy | None) ->
         _check_choice("on_hook_error", on_hook_error, ErrorPolicy)
 
 
-def _check_choice(setting: str, given: object, choices: Any) -> None:
-    if given not in get_args(choices):
-        raise UsageError(f"expected {setting} to be one of {get_args(choices)}, got {given!r}")
+def _check_choice(setting: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise UsageError(f"expected {setting} to be one of {get_args(choices)}, got {value!r}")
 
 
 def _made(function: Callable[..., Any], name: str | None, description: str | None) -> Any:
