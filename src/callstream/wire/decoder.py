@@ -190,7 +190,7 @@ class Decoder(ABC, Generic[Chunk]):
         """Reads a whole answer."""
 
     def _pause(self) -> None:
-        """The body is over, and the response goes on in another. What is open stays open."""
+        """The body is over, and the response goes on in another. Open calls stay open."""
 
     # -- what they share --
 

@@ -69,7 +69,7 @@ class Aside(Passing):
 
 
 class Over:
-    """The response before it has ended."""
+    """The end of a response: what follows belongs to another one."""
 
 
 Slot: TypeAlias = Passing | CollapsibleCall | Over
