@@ -65,8 +65,8 @@ class Callstream:
     ) -> None:
         if not isinstance(journal, str) and not callable(getattr(journal, "append", None)):
             raise UsageError(f"expected a journal or its URL, such as sqlite:///file.db, got {journal!r}")
-        for name, given in (("redact", redact), ("archive", archive)):
-            if not isinstance(journal, str) and given is not None:
+        for name, value in (("redact", redact), ("archive", archive)):
+            if not isinstance(journal, str) and value is not None:
                 raise UsageError(f"give {name}= to open_journal when you open the journal yourself")
         self.engine: Engine[Run] = Engine(
             open_journal(journal, redact=redact, archive=archive) if isinstance(journal, str) else journal,

@@ -59,7 +59,7 @@ def guard_loggers() -> None:
             logger.addFilter(ForeignText())
 
 
-def _safe(argument: Any) -> Any:
-    if isinstance(argument, BaseException):
-        return one_line(message_of(argument))
-    return one_line(argument) if isinstance(argument, str) else argument
+def _safe(value: Any) -> Any:
+    if isinstance(value, BaseException):
+        return one_line(message_of(value))
+    return one_line(value) if isinstance(value, str) else value

@@ -216,7 +216,7 @@ class _Outbox:
         self._outputs.clear()
 
     def free(self, outputs: Iterable[Output]) -> None:
-        """Their bytes have left, or will not."""
+        """No longer counts these outputs: their bytes have left, or never will."""
         self.held -= sum(len(output.data) for output in outputs)
 
     def notify(self) -> None:

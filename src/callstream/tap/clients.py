@@ -110,7 +110,7 @@ def has_tap(client: Any) -> bool:
 
 
 def _settings(settings: Any, parameters: dict[str, Any]) -> TapSettings:
-    """The settings that were given, or else those made of the parameters of a client or transport."""
+    """The settings that were passed, or else those made of the parameters of a client or transport."""
     made = TapSettings(**parameters)
     if settings is None:
         return made

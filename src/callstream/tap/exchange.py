@@ -302,7 +302,7 @@ class Tapping:
         within = current_call()
         author = None if within is None else f"call {within.call_id}"
         author = author if model_call is None else model_call.author
-        told = _untold(provider, asked, place)
+        refusals = _refusals_to_explain(provider, asked, place)
         kept = await run.keeping.ask(asked.digest, author)
         if not isinstance(kept, KeptTurn):
             return kept
@@ -310,7 +310,7 @@ class Tapping:
             model_call.read_by_tap = True
             model_call.responses.append(GivenResponse(run, kept.call_ids))
         else:
-            run.tool_use.mark_told(told)
+            run.tool_use.mark_told(refusals)
             run.tool_use.declared.update(declared)
         run.engine.observers.turn_given(run)
         run.give_again(kept, {} if model_call is None else model_call.tools)
@@ -331,7 +331,8 @@ class Tapping:
         those; otherwise it gets a note, once. A request for the rest of an answer repeats the notes of the one before.
         """
         provider, request, run = exchange.provider, exchange.asked, exchange.place.run
-        refusals = exchange.noted if exchange.rest_of is not None else _untold(provider, request, exchange.place)
+        is_rest = exchange.rest_of is not None
+        refusals = exchange.noted if is_rest else _refusals_to_explain(provider, request, exchange.place)
         if self.lone or (run is not None and any(call.state is CallState.DISCARDED for call in run.calls)):
             request = provider.without_lone_reasoning(request, self.lone)
         if run is None:
@@ -343,8 +344,8 @@ class Tapping:
             request = request.rewritten()
         notes = {each.wire_id: each.text for each in refusals if each.call_id not in restored}
         noted = provider.add_notes(request, notes) if notes else None
-        told = [each for each in refusals if noted is not None and each.wire_id in notes]
-        return Told(noted or request, run, restored, told)
+        in_notes = [each for each in refusals if noted is not None and each.wire_id in notes]
+        return Told(noted or request, run, restored, in_notes)
 
     async def begin(self, exchange: Exchange, answer: Any = None) -> Reading:
         """The reading of the answer, in a run of its own if there is none. ``answer``: its head, where it may be kept."""
@@ -679,7 +680,7 @@ class Reading:
         return bytes(body)
 
 
-def _untold(provider: Provider, request: Request, place: Place) -> list[Refusal]:
+def _refusals_to_explain(provider: Provider, request: Request, place: Place) -> list[Refusal]:
     """Why calls that never reached the program did not run, as far as the model has not been told yet.
 
     Hosts tell the model themselves, and so do programs that have rejected calls forwarded.

@@ -75,7 +75,7 @@ _DELTAS: Final = {
     "tool-input-delta": ("toolCallId", "inputTextDelta"),
 }
 _SHARE: Final = 16
-"""A delta is held back until it is one part in so many of the text its reader has; see ``Merger``."""
+"""A delta is held back until it is one part in this many of the text that its reader has; see ``Merger``."""
 
 
 def encode_sse(chunks: Iterable[Chunk]) -> bytes:

@@ -371,7 +371,7 @@ class BedrockInvoke(Anthropic):
         return super().declared_tools(request) if _is_anthropic(request) else {}
 
     def ask_for_pieces(self, request: Request, asks: Asks = all_tools) -> Request:
-        return request  # Bedrock refuses the field by which Anthropic's own API is asked
+        return request  # Bedrock refuses the field with which Anthropic's own API is asked
 
     def is_streamed(self, request: Request) -> bool:
         return request.path.endswith("/invoke-with-response-stream")

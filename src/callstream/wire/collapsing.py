@@ -8,7 +8,7 @@ and decides what leaves in which order. Each wire's collapser says what a call l
   when it has discarded it, the call is left out and what follows is numbered so that the stream stays valid.
 - A completed call whose arguments do not fit (``Check``) is discarded as well, and left out, unless the program above
   refuses such calls by itself.
-- Nothing overtakes: what came after an undecided call waits behind it (``Slots``).
+- Order is kept: everything that came after an undecided call waits behind it (``Slots``).
 - Reasoning passes as it comes. If it led to nothing but calls that were left out, a later request must not bring it back
   (``_Thoughts``).
 - While a call has no name, it is unknown whether it is collapsed: it waits, and everything after it.
@@ -181,7 +181,7 @@ class Collapser(ABC, Generic[C]):
         return []
 
     def feed(self, data: bytes) -> Read:
-        """Reads bytes of the body. Raises nothing: an error is part of what was read."""
+        """Reads bytes of the body. Never raises: an error is part of the result."""
         if self._passes:
             return Read([], [Output(data)] if data else [])
         if self._collapse is None:
@@ -414,7 +414,7 @@ class NumberedCollapser(Collapser[N]):
     def __init__(self, decoder: Decoder[Any], **settings: Any) -> None:
         super().__init__(decoder, **settings)
         self._reasoning: set[int | None] = set()  # the numbers of open blocks or items of reasoning
-        self._missing: list[int] = []  # the numbers of what was left out
+        self._missing: list[int] = []  # the numbers of blocks or items that were left out
         self._highest = -1  # number that came
 
     @property
@@ -515,7 +515,7 @@ class BlockCollapser(NumberedCollapser[_BlockCall]):
             self._slots.append(Passing(frame))
 
     def _withhold(self, call: _BlockCall, part: Part, index: int | None, frame: Frame) -> None:
-        """Keeps what is needed of a frame of a collapsed call."""
+        """Keeps a frame of a collapsed call, if it is needed later."""
         match part:
             case "start":
                 call.start, call.index = frame, index

@@ -180,7 +180,7 @@ class Decoder(ABC, Generic[Chunk]):
         self._usage: Any = None
 
     def _end_of_body(self) -> None:
-        """Closes what is open."""
+        """Closes everything that is open."""
         if self._in_response:
             self._transcript.finish_unsaid(self._unended)
             self._end_response()
@@ -190,7 +190,7 @@ class Decoder(ABC, Generic[Chunk]):
         """Reads a whole answer."""
 
     def _pause(self) -> None:
-        """The body is over, and the response goes on in another. What is open stays open."""
+        """The body is over, and the response goes on in another. Open calls stay open."""
 
     # -- what they share --
 

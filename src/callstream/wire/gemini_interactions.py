@@ -155,7 +155,7 @@ class _GeminiInteractionsDecoder(BlockDecoder[StreamEvent]):
             case "thought_signature":
                 self._signature = delta.signature or self._signature
             case _:
-                pass  # media, server-side calls and results, and what is newer than this code
+                pass  # media, server-side calls and results, and deltas that are newer than this code
 
     def _append(self, content: Any, *, is_thought: bool) -> None:
         """Appends the text of a content, or of a list of them."""

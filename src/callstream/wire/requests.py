@@ -25,7 +25,7 @@ MODEL = "model"
 """The role of everything the model said, on every wire."""
 
 KnownSignature: TypeAlias = Callable[[str | None, str | None], str | None]
-"""The signature that came with the call of that id and name, None if none is known."""
+"""The signature that came with the call with that id and name, None if none is known."""
 
 Notes: TypeAlias = Mapping[str, str]
 """Sentences for the model about calls that it made, by the calls' ids on the wire."""

@@ -13,7 +13,7 @@ from callstream.wire.framing import Frame
 
 
 class CollapsibleCall(msgspec.Struct, eq=False):
-    """A call on its way through the collapser. A wire adds what it keeps of the call's frames."""
+    """A call on its way through the collapser. A wire adds the frames of the call that it keeps."""
 
     call_id: str
     collapsed: bool = True
@@ -69,7 +69,7 @@ class Aside(Passing):
 
 
 class Over:
-    """The response before it has ended."""
+    """The end of a response: what follows belongs to another one."""
 
 
 Slot: TypeAlias = Passing | CollapsibleCall | Over
@@ -80,7 +80,7 @@ class Slots(list[Slot]):
     """The waiting slots, in the order of the bytes; only the head ever leaves.
 
     A frame becomes slots when it has arrived and all of its pieces have names, so each slot's place is final from the
-    beginning. Only one question can be open, about a call (is it completed?), and the head leaves when that is answered.
+    beginning. The only open question can be whether a call is completed; the head leaves when its question is answered.
     At the end of the body every question is answered, so nothing stays behind; or the response pauses, and the calls that
     are open are placed anew in the next body. Reasoning leaves as it comes; whether it has led to anything is only known
     later (``collapsing._Thoughts``).

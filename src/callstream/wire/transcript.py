@@ -381,7 +381,7 @@ class Transcript:
         self.response_message_id = None
 
     def end_response(self, finish_reason: str | None, usage: dict[str, Any] | None) -> None:
-        """The response is over; what is open must have been finished before."""
+        """The response is over; open calls must have been finished before."""
         self.end_messages()
         self.any_response = True
         self._events.append(ResponseEnded(finish_reason, usage))

@@ -47,7 +47,7 @@ class _EntryCall(ChunkCall):
 
     chunk: dict[str, Any] = msgspec.field(default_factory=dict)
     choice: dict[str, Any] = msgspec.field(default_factory=dict)
-    delta: dict[str, Any] = msgspec.field(default_factory=dict)  # what says nothing by itself: the role, empty content
+    delta: dict[str, Any] = msgspec.field(default_factory=dict)  # meaningless by itself: the role, empty content
     entry: dict[str, Any] = msgspec.field(default_factory=dict)
     is_legacy: bool = False
 

@@ -273,7 +273,7 @@ class _OpenAIResponsesCollapser(NumberedCollapser[_ItemCall]):
         return [Output(super()._passed(frame, changed(event, after)), first_seen)]
 
     def _kept(self, output: list[dict[str, Any]], pieces: list[str | None]) -> list[dict[str, Any]]:
-        """The items of the final response without what was left out, with the arguments that the calls have."""
+        """The items of the final response without calls that were left out, and with the calls' own arguments."""
         found = [(item, self._call_of(item, pieces)) for item in output]
         return [
             item if call is None or item.get("type") in OWN_TOOLS else {**item, call.text_field: call.args_text}

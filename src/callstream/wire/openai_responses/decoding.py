@@ -352,7 +352,7 @@ class OpenAIResponsesDecoder(Decoder[StreamEvent]):
 
     def _response_ended(self, response: _ResponseBody, how: str) -> None:
         if not self._in_response and self._transcript.any_response and response.id in (None, self._ended_id):
-            return  # a second end of the response before: some servers send completed and done
+            return  # a second end of the previous response: some servers send completed and done
         self._ended_id = response.id or self._response_id
         self._apply_final_list(response.output or ())
         status = response.status or how.removeprefix("response.")
