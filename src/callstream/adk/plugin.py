@@ -436,7 +436,7 @@ class HostedPlugin(CallstreamPlugin):
     """
 
     def __init__(self, callstream: Callstream, registered: CallstreamPlugin | None, options: AgentOptions) -> None:
-        """``registered``: the plugin that the application has registered itself. It or ``options`` can turn streaming off."""
+        """``registered``: the plugin that the application registered itself. It or ``options`` can turn streaming off."""
         like = registered or CallstreamPlugin(callstream)
         super().__init__(
             callstream,
