@@ -37,9 +37,9 @@ def _add_answer(commands: Commands) -> None:
         answer,
         summary="answer a call that is waiting for one",
         description="""Sends an answer to a call in state awaiting, and waits for the run in which the agent continues. The
-            answer is JSON, as an argument or on standard input. News of a job that continues is delivered, and the call
-            still awaits its result. This needs --server (or CALLSTREAM_SERVER). A question about a tool that was
-            interrupted, callstream_approval, is also answered in the journal of a program that has no server.""",
+            answer is JSON, as an argument or on standard input. An update of a job that continues is delivered, but the
+            call still awaits its result. This needs --server (or CALLSTREAM_SERVER). Only the question about an
+            interrupted tool, callstream_approval, can also be answered in the journal of a program without a server.""",
         examples="""
             callstream answer call_3 '{"approved": true}' --server http://127.0.0.1:8000
             callstream answer call_4 '{"confirmed": true}' --journal sqlite:///calls.db

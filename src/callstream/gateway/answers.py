@@ -175,7 +175,7 @@ class Answer:
         offset = int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
         if offset is None or offset > self.size:
             raise WrongOffset(
-                f"expected an offset of at most {self.size}, the bytes of this answer so far, got {text[:40]!r}"
+                f"expected an offset of at most {self.size} bytes, the length of this answer so far, got {text[:40]!r}"
             )
         return offset
 

@@ -102,7 +102,7 @@ MAX_CALL_ID: Final = 16 * 1024
 """Call ids come from the provider or the host, and some put whole signatures into them."""
 _SHOWN_ERRORS: Final = 5
 _DISCARDED: Final = 4 * 1024 * 1024
-"""A body that exceeds the limit by no more is read to its end: a client that is still writing may not read the answer."""
+"""A body that exceeds its limit by at most this is read to its end: a client that is still writing may not read answers."""
 _MESSAGES_IN_FULL: Final = 10
 """All messages together may have this many times the parts and calls that one may have."""
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Message)

@@ -58,7 +58,7 @@ def _next(piece: _Document, said: str, done: Mapping[str | None, Any]) -> Script
     """``done``: the tools' results since the user's last message."""
     failed = next((name for name, result in done.items() if isinstance(result, dict) and "error" in result), None)
     if failed is not None:
-        return [Text(f"{failed} did not work, so I stop here. Ask me again, and I begin anew.", size=4)]
+        return [Text(f"{failed} did not work, so I stop here. Ask me again, and I will start over.", size=4)]
     if "publish" in done:
         return [
             Text(f"“{piece.title}” is published. Ask for something else: I also know tides, tea and paper.", size=4)
