@@ -52,6 +52,18 @@ def test_ids_that_frameworks_make_up_count_by_their_order() -> None:
     assert asked("toolu_1", "toolu_2") != asked("toolu_2", "toolu_1")
 
 
+def test_the_order_of_messages_of_the_user_that_follow_one_another_says_nothing() -> None:
+    """That is how an agent is told what others said that ran beside each other."""
+    go, left, right = ({"role": "user", "content": text} for text in ("go", "left", "right"))
+    answer = {"role": "assistant", "content": "Done."}
+    assert digest(messages=[go, left, right, answer]) == digest(messages=[go, right, left, answer])
+    assert digest(messages=[left, answer, right]) != digest(messages=[right, answer, left])
+    assert digest(messages=[left, right, answer]) != digest(messages=[left, answer])
+    assert digest(messages=[answer, {**answer, "content": "."}]) != digest(
+        messages=[{**answer, "content": "."}, answer]
+    )
+
+
 @pytest.mark.parametrize("name", ["metadata", "client_metadata", "user", "prompt_cache_key", "safety_identifier"])
 def test_what_no_answer_depends_on_does_not_count(name: str) -> None:
     assert digest(model="m", **{name: "x"}) == digest(model="m")

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from ag_ui.core import DeveloperMessage, Message, RunAgentInput, SystemMessage, ToolMessage, UserMessage
+from google.adk.agents.llm_agent import LlmAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions
@@ -343,7 +344,7 @@ class AgentRun:
             await run.record([message_received(parts_of(message.content), message.id)])
         parts = [part for message in said for part in parts_of(message.content)]
         answers = list(answers_in(self._input, new))
-        taking = ClientAnswers(run, session, self._runner.agent, resumable=self._is_resumable)
+        taking = ClientAnswers(run, session, self._runner.agent, resumable=self._resumes_turns)
         answered = await taking.accept(answers, alone=not parts)
         parts += [types.Part(text=sentence) for sentence in answered.sentences]
         turns = await self._append_answers(session, answered.turns, resumes=not parts)
@@ -377,16 +378,16 @@ class AgentRun:
     def _is_asked(self, turn: TurnAnswers, later: Sequence[TurnAnswers], *, resumes: bool) -> bool:
         """Whether these answers are sent to google-adk, and not merely put into the session.
 
-        google-adk continues only the agent whose answers are in a message, so each agent gets a message of its own. In a
-        resumable app it continues all agents whose answers are in the session: there, the last message of a turn is for all
-        of them, and a sequence does not continue before all its parallel agents have their answers.
+        google-adk continues only the agent whose answers are in a message, so each agent gets a message of its own. Where it
+        resumes whole turns it continues all agents whose answers are in the session: there, the last message of a turn is for
+        all of them, and a sequence does not continue before all its parallel agents have their answers.
         """
         beside = [other for other in later if other.invocation_id == turn.invocation_id]
         if not turn.to_host and (not resumes or len(beside) < len(later)):
             return False
         if any(other.speaker == turn.speaker for other in beside):
             return False
-        return not beside or not self._is_resumable
+        return not beside or not self._resumes_turns
 
     async def _append_requests(self, session: Session, turn: TurnAnswers) -> None:
         """Adds to the session that tools asked for confirmation, where only google-adk's own question is in it.
@@ -500,9 +501,16 @@ class AgentRun:
             await self._append(session, None, changes)
 
     @property
-    def _is_resumable(self) -> bool:
-        config = self._runner.resumability_config
-        return config is not None and config.is_resumable
+    def _resumes_turns(self) -> bool:
+        """Whether google-adk resumes a turn as a whole.
+
+        It does so in a resumable app, unless an agent with a model that chats is the root: then it continues the agent
+        that has asked.
+        """
+        config, root = self._runner.resumability_config, self._runner.agent
+        if config is None or not config.is_resumable:
+            return False
+        return not isinstance(root, LlmAgent) or (root.mode or "chat") != "chat"
 
     @property
     def _agent_name(self) -> str:

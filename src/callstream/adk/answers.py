@@ -202,6 +202,18 @@ class Incoming:
             return None
         return types.Content(role="user", parts=self._parts or [types.Part(text="")])
 
+    def restore_branch(self, context: InvocationContext) -> None:
+        """Puts the agent that has the answers back into the branch in which it asked.
+
+        google-adk leaves out an agent that parallel agents of its own were transferred to: it finds events by a path that
+        those of parallel agents do not have. Outside of its branch the agent would not find what was confirmed.
+        """
+        if context.branch is not None or context.agent is None:
+            return
+        calls = SessionCalls(context.session)
+        asked = (calls.asked_in(named) for part in self._parts if (named := _answered_id(part)))
+        context.branch = next((each.branch for each in asked if each and each.author == context.agent.name), None)
+
     async def record(self, run: Run, context: InvocationContext) -> None:
         """Records the message, or the answers in it, in the run."""
         if not self.is_answer:

@@ -132,6 +132,8 @@ class CallstreamPlugin(BasePlugin):
         incoming = self._incoming.pop(invocation_context.invocation_id, None)
         if incoming is not None and incoming.has_nothing_new:
             return types.Content(role="model", parts=[])
+        if incoming is not None:
+            incoming.restore_branch(invocation_context)
         joined = self._outer_run()
         given_up = await self._given_up(joined, invocation_context)
         run = joined or await open_run(self.callstream, invocation_context)

@@ -13,6 +13,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -108,8 +109,13 @@ class Digest(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, path: str, fields: dict[str, Any]) -> Digest:
-        """Keys are sorted, JSON in strings is parsed, ids that frameworks make up are numbered as they appear."""
+        """Keys are sorted, JSON in strings is parsed, ids that frameworks make up are numbered as they appear.
+
+        The order of user messages that follow one another does not count: in these, google-adk tells an agent what parallel
+        agents said, in the order in which they finished.
+        """
         said = _canonical({name: value for name, value in fields.items() if name not in _NOT_ASKED}, {})
+        said.update({name: _in_any_order(value) for name, value in said.items() if isinstance(value, list)})
         parts: dict[str, str] = {"path": _digest(path)}
         for name, value in said.items():
             if isinstance(value, list):
@@ -141,6 +147,15 @@ def _canonical(value: Any, ids: dict[str, str]) -> Any:
         except (msgspec.DecodeError, RecursionError):
             return value
     return ids.setdefault(value, f"id {len(ids)}") if _MINTED.fullmatch(value) else value
+
+
+def _in_any_order(entries: list[Any]) -> list[Any]:
+    """The entries of a list, with those of the user that follow one another in an order of their own."""
+    found: list[Any] = []
+    for is_users, group in groupby(entries, lambda entry: isinstance(entry, dict) and entry.get("role") == "user"):
+        together = list(group)
+        found += sorted(together, key=_digest) if is_users else together
+    return found
 
 
 class Request:

@@ -133,8 +133,10 @@ class Pair:
             self.agent = Workflow(name="flow", edges=[(START, (left, right)), ((left, right), join), (join, last)])
         else:
             self.agent = ParallelAgent(name="both", sub_agents=[left, right])
-        if shape == "sequence":
+        if shape in ("sequence", "transfer"):
             self.agent = SequentialAgent(name="steps", sub_agents=[self.agent, last])
+        if shape == "transfer":
+            self.agent = LlmAgent(name="boss", model=model, instruction="BOSS", sub_agents=[self.agent])
 
 
 def pair_scripts(how: str, call_id: str | None = None) -> Any:
@@ -143,7 +145,10 @@ def pair_scripts(how: str, call_id: str | None = None) -> Any:
     def script(word: str) -> list[Any]:
         return [[ToolCall(name, {"path": word}, call_id=call_id), Finish()], [Text(f"{word} has it. "), Finish()]]
 
-    return by_agent({"LEFT": script("left"), "RIGHT": script("right"), "LAST": [[Text("All done."), Finish()]]})
+    transfer = [ToolCall("transfer_to_agent", {"agent_name": "steps"}), Finish()]
+    return by_agent(
+        {"LEFT": script("left"), "RIGHT": script("right"), "LAST": [[Text("All done."), Finish()]], "BOSS": [transfer]}
+    )
 
 
 def hosted(cs: Callstream, agent: Any, *, resumable: bool) -> ADKAgent:
@@ -154,7 +159,7 @@ def hosted(cs: Callstream, agent: Any, *, resumable: bool) -> ADKAgent:
 
 @pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
 @pytest.mark.parametrize("how", ["long_running", "client", "confirmed"])
-@pytest.mark.parametrize("shape", ["parallel", "sequence", "workflow"])
+@pytest.mark.parametrize("shape", ["parallel", "sequence", "transfer", "workflow"])
 async def test_one_request_answers_two_parallel_agents(
     shape: str, how: str, resumable: bool, cs: Callstream, models: Models
 ) -> None:
@@ -203,7 +208,7 @@ async def test_an_answer_that_google_adk_was_not_given_still_awaits(how: str, cs
 
 @pytest.mark.parametrize("resumable", [False, True], ids=["", "resumable"])
 @pytest.mark.parametrize("how", ["long_running", "confirmed"])
-@pytest.mark.parametrize("shape", ["parallel", "sequence", "workflow"])
+@pytest.mark.parametrize("shape", ["parallel", "sequence", "transfer", "workflow"])
 async def test_two_parallel_agents_are_answered_one_after_the_other(
     shape: str, how: str, resumable: bool, cs: Callstream, models: Models
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from google.adk.agents import LlmAgent
+from google.adk.agents import LlmAgent, ParallelAgent, SequentialAgent
 from google.adk.events.event import Event
 from google.adk.sessions.session import Session
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
@@ -27,7 +27,7 @@ from callstream.events import InputKept, RunEnded
 from callstream.runtime.continuing import unpack
 from callstream.testing import Delay, Finish, Parallel, Text, ToolCall
 from callstream.view import Passage, RunView
-from tests.adk.hosting import Models, agent_of, scripted
+from tests.adk.hosting import Models, agent_of, by_agent, scripted
 from tests.gated import PATIENCE
 
 from .agents import adk_agent, gemini
@@ -314,6 +314,48 @@ async def test_a_credential_of_an_earlier_turn_is_not_kept(tmp_path: Path, model
         place.passed.set()
         assert said(await processes.go_on(run_id)) == ["I write.", "Done."]
     assert [credential.api_key for credential in calendar.credentials] == ["s3cret"]
+
+
+async def test_an_agent_after_parallel_ones_goes_on_whichever_was_done_first(tmp_path: Path, models: Models) -> None:
+    """It is told what these have said, in the order in which they said it. When the run goes on, none has to wait."""
+    place = Place()
+    is_said = asyncio.Event()
+
+    @tool(replay="safe")
+    async def write() -> str:
+        """Writes."""
+        return await place.pass_by("write")
+
+    async def wait(**given: Any) -> None:
+        await is_said.wait()
+
+    async def say(**given: Any) -> None:
+        is_said.set()
+
+    script = by_agent(
+        {
+            "LEFT": [[Text("left"), Finish()]],
+            "RIGHT": [[Text("right"), Finish()]],
+            "LAST": [[Text("I write."), ToolCall("write", {}), Finish()], END],
+        }
+    )
+    async with scripted("gemini", script) as provider, AsyncExitStack() as stack:
+
+        def root() -> SequentialAgent:
+            def made(name: str, *tools: Any, **options: Any) -> LlmAgent:
+                model = gemini(models, provider)
+                return LlmAgent(name=name, model=model, instruction=name.upper(), tools=list(tools), **options)
+
+            left, right = made("left", before_agent_callback=wait), made("right", after_agent_callback=say)
+            both = ParallelAgent(name="both", sub_agents=[left, right])
+            return SequentialAgent(name="steps", sub_agents=[both, made("last", write)])
+
+        processes = await stack.enter_async_context(Processes(tmp_path, root))
+        run_id = await processes.begin(place)
+        place.passed.set()
+        assert sorted(said(await processes.go_on(run_id))) == ["Done.", "I write.", "left", "right"]
+        assert len(provider.requests) == 4
+    assert place.began == ["write", "write"]
 
 
 async def test_a_transfer_that_was_interrupted_is_done_again(tmp_path: Path, models: Models) -> None:
