@@ -378,9 +378,9 @@ class AgentRun:
     def _is_asked(self, turn: TurnAnswers, later: Sequence[TurnAnswers], *, resumes: bool) -> bool:
         """Whether these answers are sent to google-adk, and not merely put into the session.
 
-        google-adk continues only the agent whose answers are in a message, so each agent gets a message of its own. Where it
-        resumes whole turns it continues all agents whose answers are in the session: there, the last message of a turn is for
-        all of them, and a sequence does not continue before all its parallel agents have their answers.
+        google-adk continues only the agent whose answers are in a message, so each agent gets a message of its own. Where
+        it resumes whole turns it continues all agents whose answers are in the session: there, the last message of a turn
+        is for all of them, and a sequence does not continue before all its parallel agents have their answers.
         """
         beside = [other for other in later if other.invocation_id == turn.invocation_id]
         if not turn.to_host and (not resumes or len(beside) < len(later)):

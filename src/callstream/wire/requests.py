@@ -150,7 +150,7 @@ def _canonical(value: Any, ids: dict[str, str]) -> Any:
 
 
 def _in_any_order(entries: list[Any]) -> list[Any]:
-    """The entries of a list, with those of the user that follow one another in an order of their own."""
+    """The entries of a list, with user entries that follow one another in an order that depends on their content alone."""
     found: list[Any] = []
     for is_users, group in groupby(entries, lambda entry: isinstance(entry, dict) and entry.get("role") == "user"):
         together = list(group)
