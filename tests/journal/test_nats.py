@@ -130,7 +130,7 @@ def test_a_missing_client_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.nats
 async def test_a_log_that_may_lose_what_it_acknowledges_is_refused(url: str, nats_server: Node) -> None:
     strict = with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "strict")
-    with pytest.raises(JournalError, match=r"has not 3 servers.*log_durability=relaxed"):
+    with pytest.raises(JournalError, match=r"does not have 3 servers.*log_durability=relaxed"):
         await open_journal(strict, housekeeping=None)
     async with opened(f"{strict}&log_durability=relaxed") as journal:
         await journal.append("r", [START])
@@ -142,7 +142,7 @@ async def test_a_log_that_may_lose_what_it_acknowledges_is_refused(url: str, nat
 @pytest.mark.parametrize(
     ("answers", "complaint"),
     [((True, True, True), None), ((True, True, None), None), ((True, False, None), "has no `sync_interval"),
-     ((True, None, None), "cannot be seen")],
+     ((True, None, None), "it is not known whether")],
 )  # fmt: skip
 async def test_servers_say_whether_they_sync(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[bool | None, ...], complaint: str | None
