@@ -46,7 +46,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """The asked-for place lies inside these folded records."""
+    """The requested place is inside these folded records."""
 
     first: int
     last: int

@@ -303,9 +303,9 @@ class Journal:
         limit: int | None = None,
         newest: bool = False,
     ) -> list[Call]:
-        """Calls in the order in which they started, without their arguments; with ``limit``, the first so many.
+        """Calls in the order in which they started, without their arguments; with ``limit``, the first of them only.
 
-        ``newest``: the last so many, in the same order.
+        ``newest``: the last of them, in the same order.
 
         ``updated_at`` is the time of the last change of state, not of the last piece.
         """

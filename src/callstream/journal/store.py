@@ -184,7 +184,7 @@ class StoreReader(Protocol):
         ...
 
     async def has_forgotten(self, mark: str) -> bool:
-        """Whether runs of the thread with that ``forgotten_mark`` were erased for good."""
+        """Whether runs of the thread with that ``forgotten_mark`` were permanently erased."""
         ...
 
     async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:

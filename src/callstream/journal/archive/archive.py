@@ -120,7 +120,7 @@ class Archive:
         """Erases forgotten runs from the packs, and the objects of packs that are gone."""
         await self._packs.give_up_stale(_STALE_SECONDS)
         for name in await self._packs.listed("dirty"):
-            await self._write_anew(name)
+            await self._rewrite(name)
         for name in await self._packs.listed("gone"):
             await self._erase(name)
 
@@ -161,7 +161,7 @@ class Archive:
         await self._erase(pack.name)
         return False
 
-    async def _write_anew(self, name: str) -> None:
+    async def _rewrite(self, name: str) -> None:
         for _ in range(_TRIES):
             places = await self._packs.in_pack(name)
             if not places:

@@ -342,7 +342,7 @@ class NatsLink:
             )
         except TimeoutError as error:
             await _close(client)
-            raise StoreAway(f"{self.where} is away: nobody has answered: {_said(client.last_error)}") from error
+            raise StoreAway(f"{self.where} is away: no server has answered: {_said(client.last_error)}") from error
         except (nats.errors.Error, OSError, ValueError) as error:
             await _close(client)
             raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
@@ -514,7 +514,7 @@ class NatsLink:
 def _said(error: Exception | None) -> str:
     """Why the last attempt to connect has failed. A timeout has no text of its own."""
     if error is None or isinstance(error, TimeoutError):
-        return "a NATS server says at once what it is, and nothing has come"
+        return "a NATS server says at once what it is, and nothing has arrived"
     return str(error) or type(error).__name__
 
 

@@ -164,7 +164,7 @@ class Database(ABC):
 
     @abstractmethod
     async def give_back(self) -> None:
-        """Gives room that is no longer needed back to the disk."""
+        """Returns room that is no longer needed to the disk."""
 
     async def ask(self, query: str, **values: Any) -> Rows:
         async with self.asking() as session:
