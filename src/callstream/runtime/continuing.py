@@ -68,7 +68,7 @@ INTERRUPTED = (
     "interrupted: the process stopped while this tool ran. It may or may not have taken effect: check before you call it "
     "again."
 )
-"""The result, for the model, of a tool of which it is unknown whether it ran to its end."""
+"""The result, for the model, of a tool that may or may not have run to its end."""
 
 _HEADERS = ("content-type", "request-id", "x-request-id")
 """The headers that SDKs look at. Nothing else of a response's head is kept."""

@@ -480,7 +480,7 @@ class RunCore(ABC):
         for call in self._ledger.open_calls():
             is_untouched = self.hides(call.call_id) and call.state is CallState.ARGS_COMPLETE
             if is_untouched and ending.discards(call) is not None:
-                self._barrier.listener(call)  # its hooks ran in an earlier attempt; here they only hear of the end
+                self._barrier.listener(call)  # its hooks ran in an earlier attempt; here they only get the end
         await self._settle_hooks(ending)
         await self.early.close()
         failure = self._barrier.failure if ending.outcome == "finished" else None

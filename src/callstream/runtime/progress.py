@@ -191,7 +191,7 @@ class ProgressFeeds:
     """The feeds of a run's executing calls.
 
     ``write`` records events of the run. ``tell`` hands one report of a call to the application. ``interval``: seconds
-    between two records. ``merge``: whether the application hears of records only.
+    between two records. ``merge``: whether the application gets only what is recorded.
     """
 
     def __init__(
