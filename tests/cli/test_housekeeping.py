@@ -90,7 +90,7 @@ def test_archive_moves_what_has_ended_and_other_commands_read_it(
     (tmp_path / "archive").rename(tmp_path / "away")
     done = run("doctor", "--journal", journal_url)
     assert done.code == 1
-    assert "! the runs that have left the journal do not lie in the folder" in done.out
+    assert "! the runs that have left the journal are not in the folder" in done.out
     (tmp_path / "away").rename(tmp_path / "archive")
     assert run("move", journal_url, "sqlite:///copy.db").code == 0
     assert run("forget", "--before", "2100-01-01", "--yes", "--journal", journal_url).code == 0

@@ -318,7 +318,7 @@ async def test_an_object_that_is_lost_or_damaged_is_an_error(journal: Journal, f
     with pytest.raises(JournalError, match="another object"):
         await journal.forget(principal="bob")
     pack.unlink()
-    with pytest.raises(JournalError, match="where it is not"):
+    with pytest.raises(JournalError, match="is missing where the index says it is"):
         await records(journal, "r")
     assert issubclass(ObjectMissing, JournalError)
 
@@ -355,7 +355,7 @@ async def test_another_archive_is_refused(place: Place, folder: Path, tmp_path: 
         assert await journal.archive() == 1
         await write(journal, "s")
     async with place.journal(archive=(tmp_path / "second").as_uri()) as other:
-        with pytest.raises(JournalError, match=r"do not lie in the folder .*second.*: name the archive they are in"):
+        with pytest.raises(JournalError, match=r"are not in the folder .*second.*: name the archive that they are in"):
             await other.archive()
     async with place.journal(archive=folder.as_uri()) as journal:
         assert await journal.archive() == 1

@@ -75,7 +75,7 @@ async def test_an_object_that_is_lost_is_said(bucket: FakeBucket, tmp_path: Path
         await journal.archive()
         bucket.objects.clear()
         with pytest.raises(
-            JournalError, match="the index says that a run is where it is not: the bucket 'agents' has no"
+            JournalError, match="a run is missing where the index says it is: the bucket 'agents' has no"
         ):
             await journal.read_whole(["r"])
         assert await journal.forget(principal="bob") == 1

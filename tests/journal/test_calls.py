@@ -168,6 +168,6 @@ async def test_answer_is_taken_once_though_both_processes_think_it_is_open(place
 async def test_answer_cannot_touch_arguments_of_another_run(journal: Journal) -> None:
     await journal.append("r", [START, CallStarted("c", "t"), ArgsAppended("c", "{")])
     for event in (ArgsAppended("c", "}"), CallCompleted("c"), CallDiscarded("c", "aborted"), CallSigned("c", "s")):
-        with pytest.raises(TransitionError, match="of another run"):
+        with pytest.raises(TransitionError, match="belongs to another run"):
             await journal.append("s", [event])
     assert await journal.append("r", [ArgsAppended("c", "}"), CallCompleted("c")]) == 5

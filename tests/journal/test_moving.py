@@ -143,7 +143,7 @@ async def test_a_journal_that_has_something_else_is_not_copied_into(place: Place
     source = await fill(place)
     await other.append("mine", [START, DONE])
     before = await other.stats()
-    with pytest.raises(UsageError, match=r"has run 'mine', which .* has not: expected an empty journal"):
+    with pytest.raises(UsageError, match=r"has run 'mine', which .* does not have: expected an empty journal"):
         await source.copy_to(other)
     assert await other.stats() == before
 

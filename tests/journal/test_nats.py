@@ -130,7 +130,7 @@ def test_a_missing_client_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.nats
 async def test_a_log_that_may_lose_what_it_acknowledges_is_refused(url: str, nats_server: Node) -> None:
     strict = with_log(url, f"log=nats://127.0.0.1:{nats_server.port}", "strict")
-    with pytest.raises(JournalError, match=r"has not 3 servers.*log_durability=relaxed"):
+    with pytest.raises(JournalError, match=r"does not have 3 servers.*log_durability=relaxed"):
         await open_journal(strict, housekeeping=None)
     async with opened(f"{strict}&log_durability=relaxed") as journal:
         await journal.append("r", [START])
@@ -142,7 +142,7 @@ async def test_a_log_that_may_lose_what_it_acknowledges_is_refused(url: str, nat
 @pytest.mark.parametrize(
     ("answers", "complaint"),
     [((True, True, True), None), ((True, True, None), None), ((True, False, None), "has no `sync_interval"),
-     ((True, None, None), "cannot be seen")],
+     ((True, None, None), "it is not known whether")],
 )  # fmt: skip
 async def test_servers_say_whether_they_sync(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[bool | None, ...], complaint: str | None
@@ -191,7 +191,7 @@ async def test_of_a_port_that_does_not_speak_nats_it_is_said_that_nothing_came(
         opening = link.NatsLink(nats_address({"log": f"nats://127.0.0.1:{port}"}), 1.0)
         for _ in range(2):
             with pytest.raises(
-                StoreAway, match="nobody has answered: a NATS server says at once what it is, and nothing"
+                StoreAway, match="no server has answered: a NATS server says at once what it is, and nothing"
             ):
                 await opening.open("id", lambda: None)
         for writer in taken:
@@ -206,7 +206,7 @@ def test_what_came_from_a_server_is_never_an_empty_text() -> None:
 
     assert _said(ConnectionResetError()) == "ConnectionResetError"
     assert _said(OSError("no route")) == "no route"
-    assert _said(TimeoutError()) == _said(None) == "a NATS server says at once what it is, and nothing has come"
+    assert _said(TimeoutError()) == _said(None) == "a NATS server says at once what it is, and nothing has arrived"
 
 
 @pytest.mark.nats
@@ -231,7 +231,7 @@ def test_what_a_server_says_of_its_disk(nats_server: Node) -> None:
 @pytest.mark.postgres
 @pytest.mark.nats
 async def test_what_is_no_log_of_ours_is_refused(url: str, nats_server: Node, tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="nobody has answered"):
+    with pytest.raises(JournalError, match="no server has answered"):
         await open_journal(with_log(url, "log=nats://127.0.0.1:1", "s"), housekeeping=None, retry_seconds=0.1)
     import nats
 
@@ -282,7 +282,7 @@ async def test_an_attempt_to_connect_ends_in_time_even_if_it_overhears_that_it_i
     monkeypatch.setattr(link, "Client", Stubborn)
     monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.01)
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(StoreAway, match="nobody has answered"):
+        with pytest.raises(StoreAway, match="no server has answered"):
             await link.NatsLink(nats_address({"log": "nats://a"}), 1.0).open("id", lambda: None)
 
 

@@ -93,13 +93,13 @@ async def test_a_file_that_cannot_be_opened_is_told(tmp_path: Path, trouble: str
 async def test_a_file_that_cannot_be_written_says_what_has_to_be(tmp_path: Path) -> None:
     """Also where it would only be read: SQLite's own words do not say why."""
     with pytest.raises(
-        JournalError, match="unable to open database file; its folder has to be there and writable, like the file"
+        JournalError, match="unable to open database file; its folder has to exist and be writable, like the file"
     ):
         await open_journal(sqlite_url(tmp_path / "nowhere" / "j.db")).open()
     async with open_journal(sqlite_url(tmp_path / "j.db"), housekeeping=None) as journal:
         connection_of(journal).execute("PRAGMA query_only = ON")
         with pytest.raises(
-            JournalError, match="readonly database; its folder has to be there and writable, like the file"
+            JournalError, match="readonly database; its folder has to exist and be writable, like the file"
         ):
             await journal.append("r", [RunStarted("t")])
 

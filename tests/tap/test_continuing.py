@@ -444,7 +444,7 @@ async def test_a_run_that_another_process_works_on_is_not_taken(tmp_path: Path) 
                 with pytest.raises(RunIdTaken, match="another process works on run 'r'"):
                     async with other.run("thread", "r", continues=True):
                         pass
-                with pytest.raises(UsageError, match="is one of thread 'thread'"):
+                with pytest.raises(UsageError, match="belongs to thread 'thread'"):
                     async with other.run("another", "r", continues=True):
                         pass
             assert run.outcome is None

@@ -16,17 +16,17 @@ __all__ = ["Entry", "Housekeeping", "Journal", "JournalSettings", "RunRow", "his
 
 
 _LOG_PATIENCE = 15.0
-"""Seconds: servers of a log may take ten to agree on another leader when theirs is gone."""
+"""Seconds: a log's servers may take ten to agree on a new leader when theirs is gone."""
 
 
 def open_journal(url: str, **settings: Any) -> Journal:
-    """The journal that the URL names; it opens itself at the first use.
+    """The journal that the URL names; it opens itself on first use.
 
     ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``postgresql://user@host/database``. Settings
-    are those of ``JournalSettings`` (``redact``, ``housekeeping``, ``lease_ttl``, ``archive``, …); SQLite also takes
-    ``durability="power"``, which the URL can say too (``?durability=power``); PostgreSQL takes ``schema``, ``listen``
-    and ``statement_cache_size`` in the URL's query, and ``log=nats://host,host,host`` for the pieces of live runs in NATS
-    JetStream, with ``log_stream``, ``log_durability``, ``log_monitor`` and ``log_creds``.
+    are those of ``JournalSettings`` (``redact``, ``housekeeping``, ``lease_ttl``, ``archive``, …). SQLite also takes
+    ``durability="power"``, which can be in the URL instead (``?durability=power``). PostgreSQL takes ``schema``, ``listen``
+    and ``statement_cache_size`` in the URL's query, and ``log=nats://host,host,host`` to keep the pieces of live runs in
+    NATS JetStream, with ``log_stream``, ``log_durability``, ``log_monitor`` and ``log_creds``.
     """
     if not isinstance(url, str):
         raise UsageError(f"expected a journal's URL such as sqlite:///file.db, got {url!r}")
@@ -71,11 +71,11 @@ def open_journal(url: str, **settings: Any) -> Journal:
 
 
 def _log_options(url: str) -> dict[str, str]:
-    """What the URL says of a log."""
+    """The URL's options for a log."""
     options = parse_qsl(url.partition("?")[2], keep_blank_values=True)
     log = {name: value for name, value in options if name == "log" or name.startswith("log_")}
     if log and "log" not in log:
-        raise UsageError(f"{', '.join(log)} says something of a log, and log= names none")
+        raise UsageError(f"{', '.join(log)} is an option of a log, but log= names none")
     return log
 
 

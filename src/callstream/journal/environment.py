@@ -1,5 +1,5 @@
-"""Where the environment says that the journal and its archive are. The journal's URL may hold a password, so it
-comes from nowhere else but a file.
+"""Where the journal and its archive are, according to the environment. The journal's URL may contain a password, so the only
+other place that it is read from is a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ARCHIVE: Final = "CALLSTREAM_ARCHIVE"
 
 
 def journal_url(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The journal's URL, which may hold a password: from CALLSTREAM_JOURNAL, or the file that CALLSTREAM_JOURNAL_FILE
+    """The journal's URL, which may contain a password: from CALLSTREAM_JOURNAL, or the file that CALLSTREAM_JOURNAL_FILE
     names (a mounted secret). None if neither is set; an empty file name counts as not set.
     Errors do not repeat the URL.
     """

@@ -1,12 +1,14 @@
-"""Readers of the log: page by page, and followers, to whom what is committed is pushed.
+"""Readers of the log, which read page by page, and followers, to which committed records are pushed.
 
-A reader holds nothing of the store between two pages. A follower registers before it reads, so what this process commits
-after its last page is pushed to it, through its own event loop, from whichever thread committed, and as it would have
-read it. It keeps the last of what it has not handed on in a bounded buffer. When there was no room, or when another
-process has written, it is behind: it reads from its place, until it gets to what is in the buffer.
+A reader holds no resources of the store between two pages. A follower registers before it reads, so records that this
+process commits after its last page are pushed to it: in its own event loop, whichever thread committed them, and just as it
+would have read them. It keeps the newest of the records that it has not handed on in a bounded buffer. When the buffer has
+overflowed, or another process has written, the follower is behind: it reads from its place in the store until it reaches
+the records in the buffer.
 
-A run may be compacted between two pages of one reader. It has then had some pieces of a text whose pieces are one record
-now, and gets that record with the rest of the text: what it has read, joined, is the same as if nothing had happened.
+A run may be compacted between two pages of one reader, which may then have had some pieces of a text that is now a single
+record. The reader gets that record with only the rest of the text, so that all it has read, joined, is the same as if
+nothing had happened.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ from callstream.waits import Flag
 
 PAGE = 500
 PAGE_CHARACTERS = 256 * 1024
-"""Where the pieces of a text are long, pages have fewer: what a reader holds that takes nothing is about this much."""
+"""Pages have fewer records when pieces are long, so that a stalled reader holds no more than about this much text."""
 BUFFER_CHARACTERS = 2 * PAGE_CHARACTERS
-"""The same of buffers, whose records all followers of a run share."""
+"""The same for a follower's buffer. All followers of a run share the records in it."""
 _NO_RUNS: frozenset[str] = frozenset()
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Records after a place in the log. ``ended``: there is nothing after them and there never will be.
+    """Records after a place in the log. ``ended``: they are the run's last.
 
-    ``compacted``: numbers may be missing, whose records were folded into later ones.
+    ``compacted``: numbers may be missing, because their records were folded into later ones.
     """
 
     records: Sequence[Record]
@@ -44,7 +46,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """The asked-for place lies inside these folded records."""
+    """The requested place is inside these folded records."""
 
     first: int
     last: int
@@ -53,14 +55,14 @@ class Folded(msgspec.Struct, frozen=True):
 ReadPage: TypeAlias = Callable[[str, int, int, bool], Awaitable[Page | Folded | None]]
 """(run_id, after, limit, is_first) -> the page; None if there is no such run.
 
-Only a reader's first page can be Folded. Those after it begin with whatever record has a higher number.
+Only a reader's first page can be Folded. Later ones begin with the next record, even if it is a folded one.
 """
 Push: TypeAlias = Callable[[Sequence[Record]], bool]
-"""Accepts records where they are delivered, in no task of its own. False if it cannot now: then nothing was done."""
+"""Accepts records where they are delivered, without a task of its own. False if it cannot now, and has done nothing."""
 
 
 class _Place:
-    """How far one reader of a run is, and how much of each text it has had."""
+    """How far one reader of a run has read, and how much of each text it has had."""
 
     __slots__ = ("_asked_for", "_had", "_limit", "_read_page", "after", "has_read", "run_id")
 
@@ -74,7 +76,7 @@ class _Place:
         self._limit = PAGE
 
     async def page(self) -> tuple[Sequence[Record], bool, bool]:
-        """What comes next in the store, whether the run ends with it, and whether there is more already."""
+        """The next records in the store, whether the run ends with them, and whether there are more already."""
         limit = self._limit
         page = await self._read_page(self.run_id, self.after, limit, not self.has_read)
         if page is None:
@@ -86,7 +88,7 @@ class _Place:
         return self.advance(page.records), page.ended, len(page.records) >= limit
 
     def advance(self, records: Sequence[Record]) -> Sequence[Record]:
-        """The records without what the reader has had of them; it has had them now."""
+        """The records without the text that the reader has had already. From now on they count as read."""
         self.has_read = True
         has_rests = False
         characters = 0
@@ -137,7 +139,7 @@ class Follower(_Place):
         super().__init__(read_page, run_id, after)
         self.loop = asyncio.get_running_loop()
         self.is_behind = True
-        """Whether it has to read: there may be records after its place that are not in its buffer."""
+        """Whether it has to read the store: there may be records after its place that are not in its buffer."""
         self._push = push
         self._buffer: list[Record] = []
         self._characters = 0
@@ -146,20 +148,21 @@ class Follower(_Place):
         self._news = Flag()
 
     def push(self, records: Sequence[Record], *, at_once: bool = True) -> None:
-        """What was committed of the run, in order; without records, that something was. In the follower's own loop.
+        """Takes records that were committed to the run, in order; without records, something was committed that has to be
+        read. Called in the follower's own loop.
 
-        ``at_once``: whether the reader may be given them here, if it waits.
+        ``at_once``: whether the records may be handed to the reader here, if it waits.
         """
         if records and records[-1].seq <= self.after:
             return  # read already
         if at_once and self._is_waiting and records and self._hand_on(records):
             return
         self._keep(records)
-        self._is_waiting = False  # it is about to go on, and reads these first
+        self._is_waiting = False  # it is about to go on, and takes these first
         self._news.set()
 
     def _hand_on(self, records: Sequence[Record]) -> bool:
-        """Whether the reader has accepted them. A run's end is for its task."""
+        """Offers the records to the reader; whether it has accepted them. A run's end is left to the reader's task."""
         if self._push is None or type(records[-1].event) is RunEnded:
             return False
         if records[0].seq != self.after + 1:
@@ -168,7 +171,7 @@ class Follower(_Place):
                 return False
         try:
             is_accepted = self._push(records)
-        except Exception as error:  # noqa: BLE001  # it is the reader's, and rises where that waits
+        except Exception as error:  # noqa: BLE001  # it is the reader's, and is raised where the reader waits
             self._error = error
             return False
         if is_accepted:
@@ -176,7 +179,7 @@ class Follower(_Place):
         return is_accepted
 
     def _keep(self, records: Sequence[Record]) -> None:
-        """Keeps the last of what has not been read; what has no room, and what is missing before them, has to be read."""
+        """Keeps the newest of the unread records; any that do not fit, or are missing before these, have to be read."""
         if not records or (self._buffer and records[0].seq != self._buffer[-1].seq + 1):
             self.is_behind = True
             self._empty()
@@ -199,7 +202,7 @@ class Follower(_Place):
         return records[read:] if read > 0 else records
 
     def pop(self) -> Sequence[Record]:
-        """The records of the buffer, if the next one to be read is the first of them."""
+        """The unread records of the buffer, if they follow directly after the reader's place."""
         if not self._buffer:
             return ()
         records = self._unread(self._buffer)
@@ -210,14 +213,14 @@ class Follower(_Place):
         return self.advance(records)
 
     async def read(self) -> tuple[Sequence[Record], bool]:
-        """The next page of the store, and whether the run ends with it. What is committed meanwhile is kept."""
+        """The next page of the store, and whether the run ends with it. Records committed meanwhile are buffered."""
         self.is_behind = False
         records, has_ended, has_more = await self.page()
         self.is_behind |= has_more
         return records, has_ended
 
     async def wait(self) -> None:
-        """Waits for what is pushed."""
+        """Waits until something is pushed."""
         self._is_waiting = True
         try:
             await self._news.wait()
@@ -230,7 +233,7 @@ class Follower(_Place):
 
 Pushed: TypeAlias = tuple[Follower, Sequence[Record]]
 News: TypeAlias = dict[asyncio.AbstractEventLoop, list[Pushed]]
-"""What is to be pushed in each loop."""
+"""What to push in each loop."""
 
 
 class Followers:
@@ -244,7 +247,7 @@ class Followers:
         self._watcher: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     async def any(self) -> None:
-        """Waits until a run is followed. For one watcher, in its own loop."""
+        """Waits until a run is followed. Only for one watcher, in its own loop."""
         if self._watcher is None:
             self._watcher = (asyncio.get_running_loop(), asyncio.Event())
         came = self._watcher[1]
@@ -276,7 +279,7 @@ class Followers:
             return set(self._by_run)
 
     def news(self, changed: Mapping[str, Sequence[Record]]) -> News:
-        """What to push after a commit: runs with their new records. A run without any is read by its followers."""
+        """What to push after a commit. ``changed``: runs with their new records; without any, followers have to read."""
         found: News = {}
         if self._by_run:
             with self._lock:
@@ -286,12 +289,12 @@ class Followers:
         return found
 
     def push(self, changed: Mapping[str, Sequence[Record]]) -> None:
-        """Gives the followers of those runs their new records. Those of a run without any read."""
+        """Pushes the new records to the followers of those runs. Followers of a run without any read the store."""
         for loop, pushed in self.news(changed).items():
             call_in(loop, _push_all, pushed)
 
     def wake(self, run_ids: Iterable[str]) -> None:
-        """Has the followers of those runs read."""
+        """Has the followers of those runs read the store."""
         self.push(dict.fromkeys(run_ids, ()))
 
     def wake_all(self) -> None:
@@ -309,7 +312,7 @@ class Followers:
 
 
 async def pages(read_page: ReadPage, run_id: str, after: int = 0) -> AsyncGenerator[Sequence[Record], None]:
-    """The records that are there, a page at a time."""
+    """The records that exist now, a page at a time."""
     place = _Place(read_page, run_id, after)
     has_ended, has_more = False, True
     while has_more and not has_ended:
@@ -319,7 +322,7 @@ async def pages(read_page: ReadPage, run_id: str, after: int = 0) -> AsyncGenera
 
 
 async def each(found: AsyncGenerator[Sequence[Record], None]) -> AsyncIterator[Record]:
-    """Record by record what comes many at a time."""
+    """One record at a time."""
     async with aclosing(found):
         async for records in found:
             for record in records:
@@ -327,16 +330,16 @@ async def each(found: AsyncGenerator[Sequence[Record], None]) -> AsyncIterator[R
 
 
 def follow(read_page: ReadPage, followers: Followers, run_id: str, after: int) -> AsyncIterator[Record]:
-    """The records that are there and those that come, to the run's last."""
+    """The records that exist and those that come later, up to the run's last."""
     return each(batches(read_page, followers, run_id, after))
 
 
 async def batches(
     read_page: ReadPage, followers: Followers, run_id: str, after: int, push: Push | None = None
 ) -> AsyncGenerator[Sequence[Record], None]:
-    """The same, all that is there at a time: a slow reader gets more of them at once.
+    """The same, with all available records at a time: a slow reader gets more of them at once.
 
-    What this process commits while the reader waits is pushed first, but for the run's end.
+    Records that this process commits while the reader waits are offered to ``push`` first, except for the run's end.
     """
     follower = Follower(read_page, run_id, after, push)
     followers.add(follower)
@@ -368,7 +371,7 @@ async def batches(
 
 
 def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
-    """Calls something in a loop of any thread. In a closed loop nothing waits any more."""
+    """Calls something in a loop of any thread. Does nothing if the loop is closed, since nothing waits in it."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:
@@ -396,13 +399,13 @@ _Head = TypeVar("_Head", bound=_Keyed)
 
 
 class Heads(Generic[_Head]):
-    """Heads of runs by id. When there are too many, those go that are not followed."""
+    """Heads of runs by id. When there are too many, heads of runs that are not followed are dropped."""
 
     def __init__(self) -> None:
         self._heads: dict[str, _Head] = {}
         self._run_ids: dict[int, str] = {}
         self.followed: Callable[[], Set[str]] = frozenset
-        """The runs that are followed: a notice finds them by their heads, which must stay."""
+        """The runs that are followed. Their heads must stay, because a notice of new records finds the run by its head."""
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -411,7 +414,7 @@ class Heads(Generic[_Head]):
         return self._heads.get(run_id)
 
     def run_of(self, key: int) -> str | None:
-        """The run of that number, if it was read here."""
+        """The run with that key, if its head is remembered."""
         return self._run_ids.get(key)
 
     def remember(self, run_id: str, head: _Head) -> _Head:

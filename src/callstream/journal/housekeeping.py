@@ -1,6 +1,6 @@
-"""What is done to a journal beside writing it: closing what dead processes left open, compacting, erasing.
+"""What is done to a journal beside appending to it: ending the runs of dead processes, compacting, archiving, erasing.
 
-By hand, and by itself as ``Housekeeping`` says, which is among the settings with which a journal is opened.
+It is done on request, and automatically as ``Housekeeping`` says, one of the settings with which a journal is opened.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Redact: TypeAlias = Callable[[RunEvent], RunEvent]
 
 
 class Housekeeping(msgspec.Struct, frozen=True, kw_only=True):
-    """What the journal does by itself. Seconds; None turns a duty off.
+    """What the journal does by itself. All times are in seconds; None turns a duty off.
 
     ``compact_after``: how long after its end a run is compacted. ``sweep_every``: how often runs of dead processes are
     looked for (the first time when the journal opens). ``go_on_within``: how long a run that can go on in another process
-    waits for one. ``archive_after``: how long after its end a run goes into the archive, if the journal has one; up to a
-    tenth later where few do. ``retain``: how long after its end a run is erased.
+    waits for one. ``archive_after``: how long after its end a run is archived, if the journal has an archive; up to a tenth
+    later if only few runs are due. ``retain``: how long after its end a run is erased.
     """
 
     compact_after: float | None = 60.0
@@ -60,9 +60,9 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     unavailable store, and an append for room in the queue, before it fails. ``max_pending_bytes``: how much may wait to
     be written. ``gather_seconds``: how long after one batch of records those of other runs gather for the next; 0 writes
     everything at once, which costs more. A run that writes alone never waits. ``redact`` is applied to every event before
-    it is stored; it sees the pieces of a call one by one, so what is spread over several pieces it cannot recognise.
-    ``migrate``: bring an older schema up to date at opening; otherwise that is an error. ``archive``: where runs go that
-    ended long ago, ``s3://bucket/prefix`` or ``file:///folder``; the same for all processes of a journal.
+    it is stored; it sees the pieces of a call one by one, so it cannot recognise a text that is spread over several.
+    ``migrate``: bring an older schema up to date at opening; if false, an older schema is an error. ``archive``: where runs
+    that ended long ago go, ``s3://bucket/prefix`` or ``file:///folder``; the same for all processes of a journal.
     """
 
     writer_id: str | None = None
@@ -89,12 +89,12 @@ _SWEEP_LIMIT = 100
 _ADOPT_LIMIT = 1000
 _FORGET_LIMIT = 200
 _FEW_ROWS = 1000
-"""So many are folded on the spot; more would keep appends waiting."""
+"""Up to this many are folded on the spot; more would keep appends waiting."""
 _NAMED_RUNS = 10
 
 
 class Housekeeper:
-    """Uses the store, so it is used where the store is: on the journal's thread, if it has one."""
+    """It uses the store, so it may be used only where the store is: on the journal's thread, if there is one."""
 
     def __init__(self, store: Store, followers: Followers, settings: JournalSettings, archive: Archive) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class Housekeeper:
 
     @property
     def period(self) -> float | None:
-        """How often to look whether there is anything to do; None for never."""
+        """How often to check whether there is anything to do; None for never."""
         duties = self._duties
         spans = [duties.sweep_every, duties.compact_after, duties.retain]
         if self._archive.is_named:
@@ -119,7 +119,7 @@ class Housekeeper:
         *args: Any,
         again: Callable[[StoreAway], object] | None = None,
     ) -> _T:
-        """Does what may be done again, while the store is unavailable, for as long as an append would wait.
+        """Does work that may be repeated. While the store is unavailable, tries again for as long as an append would wait.
 
         ``again`` is called before each further attempt.
         """
@@ -151,10 +151,10 @@ class Housekeeper:
                 await self._archive.clean()
                 await self._archive.pack(duties.archive_after, waits=True)
         except ArchiveAway as error:
-            raise JournalError(str(error)) from error  # appends do not need it
+            raise JournalError(str(error)) from error  # not a StoreAway: appends do not need the archive
 
     async def compact_own(self) -> None:
-        """What this process compacts itself, whether or not it has the duties."""
+        """Compacts the runs that this process compacts itself, whether or not it has the duties."""
         if self._duties.compact_after is not None:
             await self._compact_all(await self._store.own_due(self._duties.compact_after))
 
@@ -194,7 +194,7 @@ class Housekeeper:
         return adopted
 
     async def compact(self, run_id: str) -> int:
-        """An ended run does not change, so it is read and folded first; only putting it in place takes a lock."""
+        """An ended run does not change, so it is read and folded without a lock; only storing the result takes one."""
         log = await self.patiently(self._store.reader.log, run_id)
         if log is None:
             raise UsageError(f"the journal has no run {run_id!r}")
@@ -210,7 +210,7 @@ class Housekeeper:
 
     async def forget(self, wanted: RunFilter, for_good: bool = True) -> int:
         if not self._archive.is_named:
-            await self.patiently(self._archive.check)  # what lies in one could not be erased
+            await self.patiently(self._archive.check)  # runs in an archive could not be erased
         count = 0
         while gone := await self.patiently(self._store.forget, wanted, _FORGET_LIMIT, for_good):
             count += len(gone)
@@ -245,7 +245,7 @@ _PASSES = 3
 _APART_SECONDS = 60.0
 _PAGE = 500
 _RECORDS = 20_000
-"""Copied in one transaction at most, unless a single run has more."""
+"""The most that one transaction copies, unless a single run has more."""
 
 Do: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 Progress: TypeAlias = Callable[[int, int], object]
@@ -253,9 +253,9 @@ Progress: TypeAlias = Callable[[int, int], object]
 
 
 class Moved(NamedTuple):
-    """Both journals have ``runs``, with ``records`` in all and this digest; ``copied`` of them were copied now.
+    """Both journals have these ``runs``, with ``records`` in all and this digest; ``copied`` of the runs were copied now.
 
-    ``active`` is how many more go on in a process that is alive. They are not copied.
+    ``active`` is how many more are in progress in a live process. They are not copied.
     """
 
     runs: int
@@ -266,7 +266,7 @@ class Moved(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A store, and how it is asked: on its journal's thread, and again while it is away."""
+    """A store, and how to use it: on its journal's thread, trying again while it is unavailable."""
 
     store: Store
     reader: ArchivedReader
@@ -274,12 +274,12 @@ class Side(NamedTuple):
 
 
 async def move(source: Side, target: Side, progress: Progress) -> Moved:
-    """Copies a journal into another store, whatever the two are.
+    """Copies a journal into another store, of whatever kinds the two are.
 
     Every run of the source is compared with the target's by digest, copied if it is missing there or differs, and compared
-    again: so an interrupted copy goes on where it was, and a copy that is made again copies what has changed. The source is
-    only read, and may be in use meanwhile; it is done when nothing was written to the source from the beginning to the end
-    of a pass. A run keeps its number, so the target has nothing but what the source has, or had and has forgotten.
+    again. So an interrupted copy continues where it was, and a repeated copy copies what has changed. The source is
+    only read, and may be in use meanwhile; the copy is done when nothing was written to the source from the beginning to
+    the end of a pass. Runs keep their keys, so the target may have only runs that the source has, or had and has forgotten.
     """
     await _check_apart(source, target)
     for _ in range(_PASSES):
@@ -295,7 +295,7 @@ async def move(source: Side, target: Side, progress: Progress) -> Moved:
 
 
 async def _check_apart(source: Side, target: Side) -> None:
-    """Refuses one journal under two names: what one side holds, the other cannot hold too."""
+    """Refuses one journal under two names: there a duty that one side holds cannot be held by the other."""
     name = f"copy {secrets.token_hex(8)}"
     await source.do(source.store.hold, name, _APART_SECONDS)
     if source.store is target.store or not await target.do(target.store.hold, name, _APART_SECONDS):
@@ -303,7 +303,7 @@ async def _check_apart(source: Side, target: Side) -> None:
 
 
 async def _stamp(source: Side) -> tuple[int, int, str]:
-    """Another one after anything was written, but for pieces of runs that go on: those are not copied."""
+    """Changes whenever anything is written, except pieces of runs in progress, which are not copied."""
     stats = await source.do(source.reader.stats)
     sizes = hashlib.sha256()
     async for page in _pages(source):
@@ -312,7 +312,7 @@ async def _stamp(source: Side) -> tuple[int, int, str]:
 
 
 async def _check_target(source: Side, target: Side) -> None:
-    """Erases what the source has forgotten; refuses a target that has anything else that the source has not."""
+    """Erases runs that the source has forgotten; refuses a target with any other run that the source does not have."""
     async for page in _pages(target):
         found = await source.do(source.reader.run_sizes, page[0].key - 1, page[-1].key, None)
         known = {(size.key, size.run_id) for size in found}
@@ -323,8 +323,8 @@ async def _check_target(source: Side, target: Side) -> None:
             mark = forgotten_mark(run.thread_id, run.principal)
             if not await source.do(source.reader.has_forgotten, mark):
                 raise UsageError(
-                    f"{target.store.where} has run {run.run_id!r}, which {source.store.where} has not: expected an empty "
-                    "journal, or one that a copy of the same journal has begun"
+                    f"{target.store.where} has run {run.run_id!r}, which {source.store.where} does not have: expected an "
+                    "empty journal, or one to which a copy of the same journal was begun"
                 )
         await target.do(target.store.restore, [], strange)
 
@@ -380,7 +380,7 @@ def _portions(sizes: Sequence[RunSize]) -> list[list[int]]:
 
 
 async def _pages(side: Side) -> AsyncIterator[Sequence[RunSize]]:
-    """All runs, in the order of their keys."""
+    """All runs, ordered by key."""
     after = 0
     while page := await side.do(side.reader.run_sizes, after, None, _PAGE):
         yield page

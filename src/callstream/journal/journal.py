@@ -1,7 +1,7 @@
-"""What a journal promises, whatever its store.
+"""What a journal guarantees, whatever its store.
 
-A journal keeps one append-only log per run and one row per call, in one transaction. The records of a run are numbered 1, 2,
-3, … without gaps, when they are written. The same contract tests run over every store.
+A journal keeps one append-only log per run and one row per call, both written in one transaction. The records of a run are
+numbered 1, 2, 3, … without gaps, when they are written. The same contract tests run over every store.
 
 ``history`` is the past of a thread: the records of many runs, in the order in which they are folded.
 """
@@ -52,9 +52,9 @@ _T = TypeVar("_T")
 
 
 class Journal:
-    """The durable log of runs and calls. May be used from any event loop, from several at once too.
+    """The durable log of runs and calls. It may be used from any event loop, even from several at once.
 
-    Made by ``open_journal``. Without a worker of its own the store gets a thread.
+    Made by ``open_journal``. The store gets a thread, unless another ``worker`` is given.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Journal:
         self._store = store
         self._prepare = prepare if settings.redact is None else redacting(settings.redact)
         self.redacts = settings.redact is not None
-        """Whether something is taken out of events before they are stored."""
+        """Whether events are redacted before they are stored."""
         self.lease_ttl = settings.lease_ttl
-        """Seconds after which a process counts as dead that has not renewed its lease."""
+        """Seconds after which a process that has not renewed its lease counts as dead."""
         self._followers = Followers()
         archive = Archive(open_objects(settings.archive), store.where, store.packs, store.reader)
         self._reader = ArchivedReader(store.reader, archive)
@@ -78,8 +78,8 @@ class Journal:
         """``schedule(run_id, work)`` calls ``work``, which will append to the run, in this event loop: at once, or a few
         milliseconds later.
 
-        While several runs write, the journal lets what they bring gather; so what leads to an append is better done when
-        that is about to be written. ``work`` must not raise.
+        While several runs write, the journal lets their appends gather for a moment. It is cheaper to do the work that
+        leads to an append just before that batch is written. ``work`` must not raise.
         """
 
     async def __aenter__(self) -> Self:
@@ -96,15 +96,15 @@ class Journal:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether what it has is still there after the process has ended."""
+        """Whether the journal outlives the process."""
         return self._store.is_persistent
 
     async def open(self) -> None:
-        """Opens the store and brings its schema up to date. Called by the first use; calling it again does nothing."""
+        """Opens the store and brings its schema up to date. The first use does this; calling it again does nothing."""
         await self._worker.open()
 
     async def aclose(self) -> None:
-        """Writes what is waiting, gives the leases back, closes the store."""
+        """Writes the appends that are waiting, gives the leases back, and closes the store."""
         await self._worker.close()
 
     async def migrate(self) -> int:
@@ -121,13 +121,13 @@ class Journal:
         a run that begins with anything else is a thread of its own. With ``after``, the number of records the caller
         has seen acknowledged, a repeated append adds nothing and returns the same number: pass it whenever an
         acknowledgement may have been lost. An event that names a call of another run (an answer) updates that call's
-        row in the same transaction; while a call's arguments are being written, only its own run may say anything of
+        row in the same transaction; while a call's arguments are being written, only its own run may add events about
         it. A transition that the table of ``calls`` forbids raises TransitionError, a ``call_id`` that is taken raises
-        CallIdTaken, an exclusive RunStarted of a thread that has an exclusive run going on raises ThreadBusy, an append
-        to an ended run raises UsageError; then nothing of the append is kept.
+        CallIdTaken, an exclusive RunStarted in a thread with an exclusive run in progress raises ThreadBusy, and an
+        append to an ended run raises UsageError; in all these cases nothing of the append is kept.
 
         Appends wait in a bounded queue: while it is full or the store is unavailable, an append waits, and fails with
-        JournalError when its time is over. One whose task is cancelled may be written all the same.
+        JournalError when its time is over. An append may still be written after its task was cancelled.
         """
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.submit(run_id, events, partial(_resolve, done), after=after)
@@ -145,7 +145,7 @@ class Journal:
     ) -> None:
         """``append`` without waiting: ``then`` is called in this event loop, later, with the number or the error.
 
-        It must not raise. ``response_id`` and ``author`` are those of all the records, but for an Entry, which has its own.
+        It must not raise. ``response_id`` and ``author`` apply to all the records, except that an Entry has its own.
         """
         try:
             prepare, rows = self._prepare, []
@@ -158,7 +158,7 @@ class Journal:
             self._worker.submit(run_id, rows, after, then)
 
     async def compact(self, run_id: str) -> int:
-        """Folds the pieces of each call and message of an ended run into one record each; returns how many are gone."""
+        """Folds the pieces of each call and message of an ended run into one record each; returns how many it has saved."""
         if not is_storable(run_id):
             raise UsageError(f"the journal has no run {run_id!r}")
         return await self._worker.do(self._housekeeper.compact, run_id)
@@ -166,10 +166,11 @@ class Journal:
     async def sweep(self, *, also_waiting: bool = False) -> list[str]:
         """Closes what dead processes left open, and returns the ids of the runs it closed.
 
-        A call before executing is discarded (interrupted), an executing one failed (interrupted), an awaiting one
-        stays. One whose tool ran early counts as executing if its arguments were whole, else as before that. The run has
-        failed (interrupted). Only runs whose owner's lease has run out, by the store's clock. One that can go on in another
-        process (``InputKept``) is left for that for a while (``Housekeeping.go_on_within``), unless ``also_waiting``.
+        A call that was not yet executing is discarded (interrupted), an executing one fails (interrupted), an awaiting one
+        stays. A call whose tool ran early counts as executing if its arguments were whole, and otherwise as not yet
+        executing. The run fails (interrupted). Only runs whose owner's lease has run out, by the store's clock, are closed.
+        A run that can go on in another process (``InputKept``) is left open for a while, for one to take it over
+        (``Housekeeping.go_on_within``), unless ``also_waiting``.
         """
         return await self._worker.do(self._housekeeper.sweep, also_waiting)
 
@@ -178,12 +179,12 @@ class Journal:
         return await self._worker.do(self._housekeeper.waiting)
 
     async def adopt(self, apps: Container[str], run_id: str | None = None) -> list[str]:
-        """Takes runs of dead processes over that can go on with one of these apps (``InputKept``), and returns their ids.
+        """Takes over runs of dead processes that can go on with one of these apps (``InputKept``), and returns their ids.
 
-        ``run_id``: that run alone.
+        ``run_id``: only that run.
 
-        From now on they are this process's, which has to go on with them or to end them. Of several processes that ask, one
-        gets a run. A process of this machine that is gone counts as dead at once, others when their lease has run out.
+        From now on they belong to this process, which has to go on with them or end them. If several processes ask, only one
+        gets a run. A process on this machine counts as dead as soon as it is gone, any other when its lease has run out.
         """
         await self._worker.open()
         return await self._worker.do(self._housekeeper.adopt, apps, run_id) if self._worker.may_judge else []
@@ -196,10 +197,10 @@ class Journal:
         principal: str | None = None,
         for_good: bool = True,
     ) -> int:
-        """Erases ended runs with their calls and records: those that match all that is given. Returns how many.
+        """Erases ended runs with their calls and records: those that match all conditions given. Returns how many.
 
         ``for_good``: the journal remembers that it has forgotten their threads (see ``has_forgotten``), so that no host
-        imports them again. It keeps a digest of thread and principal for that, and neither of the two.
+        imports them again. For that it keeps only a digest of thread and principal.
         """
         wanted = forget_filter(before, thread, principal)
         if not is_storable(thread, principal):
@@ -207,22 +208,23 @@ class Journal:
         return await self._worker.do(self._housekeeper.forget, wanted, for_good)
 
     async def archive(self, older_than: float = 0.0) -> int:
-        """Moves runs into the archive that ended so many seconds ago, and returns how many.
+        """Moves runs that ended more than that many seconds ago into the archive, and returns how many.
 
-        Their rows in lists stay, and everything reads them where they are. A run with a call that awaits an answer stays.
+        They stay in lists, and can be read as before. A run with a call that awaits an answer is not moved.
         """
         return await self._worker.do(self._housekeeper.archive, older_than)
 
     async def check_archive(self) -> None:
-        """Reads a byte of what went into the archive last. JournalError if it is not there, or the archive is away."""
+        """Reads a byte of the newest pack in the archive. JournalError if it is missing or the archive is unavailable."""
         await self._worker.do(self._housekeeper.check_archive)
 
     async def copy_to(self, target: Journal, progress: Progress = lambda done, total: None) -> Moved:
         """Copies all runs into another journal, which is empty or has the beginning of such a copy, and compares them.
 
-        Its own runs are only read. What is there already and is the same is not copied again, so a copy that was
-        interrupted goes on, and a second one copies what is new. Runs that go on in a process that is alive are left out:
-        ``active`` of the result counts them. ``progress`` is called with how many runs are done, and how many there are.
+        This journal is only read. Runs that are in the target already and are the same are not copied again, so an
+        interrupted copy can be continued, and a second one copies only what is new. Runs in progress in a live process are
+        left out: ``active`` of the result counts them. ``progress`` is called with how many runs are done, and how many
+        there are.
         """
         return await move(
             Side(self._store, self._reader, self._do), Side(target._store, target._reader, target._do), progress
@@ -231,7 +233,7 @@ class Journal:
     async def ask_to_stop(self, run_id: str, reason: str) -> bool:
         """Asks the process that owns a run to stop it. False if no such run is running.
 
-        The first word counts. Nothing stops by itself: see ``asked_to_stop``.
+        The first reason counts. The journal itself stops nothing: see ``asked_to_stop``.
         """
         return is_storable(run_id) and await self._do(self._store.ask_to_stop, run_id, clean(reason) or "")
 
@@ -242,28 +244,29 @@ class Journal:
     async def check(self) -> None:
         """Writes one small row, so that a health check knows whether appends would be written now.
 
-        Where the store has refused something (a full disk), it writes as much, so that appends have room again when it
-        succeeds; up to 1 MB. JournalError if the store refuses it. It does not wait for an unavailable store, but
-        one that does not answer at all takes its time to fail: put a limit around it (``async with asyncio.timeout(2)``).
+        If the store has refused something (a full disk), the check writes as many bytes, up to 1 MB, so its success means
+        that appends have room again. JournalError if the store refuses it. The check does not wait for an unavailable store
+        to come back, but one that does not answer at all takes time to fail: put a limit around it
+        (``async with asyncio.timeout(2)``).
         """
         await self._worker.check()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, run_id: str, after: int = 0) -> AsyncIterator[Record]:
-        """The records after that number which are there now.
+        """The records after that number which exist now.
 
-        UsageError if there is no such run, since one that is not there yet cannot be distinguished from a typo.
+        UsageError if there is no such run, since a run that does not exist yet cannot be distinguished from a typo.
         Compacted if the number lies inside a folded range.
         """
         return following.each(following.pages(self._page, run_id, after))
 
     async def read_whole(self, run_ids: Sequence[str], *, merged: bool = False) -> list[Record]:
-        """All records of several short runs with one question to the store, run after run in that order.
+        """All records of several short runs with one query to the store, run after run in that order.
 
         ``merged``: adjacent pieces of one call or message may be one record, as if folded, which is cheaper.
-        Folded records stand where the first of their pieces stood. A run that is not there is left out. All of it is in
-        memory at once: ``RunRow.last_seq`` says how many records a run has at most, and ``history`` reads long ones too.
+        Folded records stand where the first of their pieces stood. A run that does not exist is left out. All records are in
+        memory at once: ``RunRow.last_seq`` says how many a run has at most, and ``history`` reads long runs, too.
         """
         wanted = [run_id for run_id in run_ids if is_storable(run_id)]
         return await self._read(self._reader.read_whole, wanted, merged)
@@ -278,15 +281,15 @@ class Journal:
     def batches(
         self, run_id: str, after: int = 0, *, push: Push | None = None
     ) -> AsyncGenerator[Sequence[Record], None]:
-        """``follow``, all that is there at a time: a reader that is behind gets more at once, and little waits here.
+        """``follow``, all available records at a time: a reader that is behind gets more at once, and little waits here.
 
-        What this process commits while the reader waits is given to ``push`` first, but for the run's end, which spares
-        waking a task. It is called in the reader's event loop, and what it accepts (True) is not given again.
+        Records that this process commits while the reader waits are given to ``push`` first, except for the run's end: that
+        saves waking a task. It is called in the reader's event loop, and records that it accepts (True) are not yielded.
         """
         return following.batches(self._page, self._followers, run_id, after, push)
 
     async def call(self, call_id: str) -> Call | None:
-        """One call with its ``args_json`` put together from the log."""
+        """One call, with its ``args_json`` assembled from the log."""
         return await self._read(self._reader.call, call_id) if is_storable(call_id) else None
 
     async def calls(
@@ -300,7 +303,7 @@ class Journal:
         limit: int | None = None,
         newest: bool = False,
     ) -> list[Call]:
-        """Calls in the order in which they started, without their arguments; with ``limit``, the first of them.
+        """Calls in the order in which they started, without their arguments; with ``limit``, the first of them only.
 
         ``newest``: the last of them, in the same order.
 
@@ -323,7 +326,7 @@ class Journal:
         active: bool | None = None,
         limit: int | None = None,
     ) -> list[RunRow]:
-        """Runs, the newest first."""
+        """Runs, newest first."""
         limit = check_limit(limit)
         if not is_storable(run_id, thread_id, principal):
             return []
@@ -333,15 +336,15 @@ class Journal:
         return rows if is_named else [row for row in rows if not row.thread_id.startswith(KEPT_THREAD)]
 
     async def free_call_id(self, wanted: str) -> str:
-        """The wanted id if no call in the journal has it, else the first free of ``wanted~2``, ``wanted~3``, …
+        """The wanted id if no call in the journal has it, else the first free one of ``wanted~2``, ``wanted~3``, …
 
-        After the first hundred it is a free one, not always the first: some hosts give every call the same id.
+        Beyond the first hundred it is a free id, but not always the first: some hosts give every call the same id.
         """
         check_id(wanted)
         return await _free_call_id(partial(self._read, self._reader.taken), wanted)
 
     async def has_forgotten(self, thread: str, principal: str | None) -> bool:
-        """Whether runs of that principal's thread were erased for good. What a host still has of it is not imported."""
+        """Whether runs of that principal's thread were permanently erased: if so, a host's own copy is not imported."""
         if not is_storable(thread, principal):
             return False
         return await self._read(self._reader.has_forgotten, forgotten_mark(thread, principal))
@@ -350,14 +353,13 @@ class Journal:
         """Counts, stored bytes and the schema version, for ``doctor`` and health checks.
 
         ``live_writers`` counts the processes that have the journal open, this one included; ``orphaned_runs`` the runs
-        that go on but whose process is gone: the next ``sweep`` closes those that are not ``waiting`` for another process.
-        ``log``: of a log beside the store.
-        ``archive``: packs, runs and bytes in the archive.
+        that have not ended but whose process is gone: the next ``sweep`` closes those that are not ``waiting`` for another
+        process. ``log``: the figures of a log beside the store. ``archive``: packs, runs and bytes in the archive.
         """
         return {**await self._read(self._reader.stats), "pending_bytes": self._worker.pending_bytes}
 
     def log_figures(self) -> dict[str, float] | None:
-        """What ``stats()["log"]`` says, at once and in any thread; None if there is no log beside the store."""
+        """The same as ``stats()["log"]``, immediately and in any thread; None if there is no log beside the store."""
         return self._store.figures() if isinstance(self._store, PairedStore) else None
 
     async def _page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None:
@@ -407,14 +409,14 @@ async def _free_call_id(taken_of: Callable[[Sequence[str]], Awaitable[set[str]]]
 
 
 _SHORT: Final = 500
-"""A run of so many records is read together with others."""
+"""A run with up to this many records is read together with others."""
 _AT_ONCE: Final = 3000
 
 
 async def history(journal: Journal, runs: Iterable[RunRow]) -> AsyncGenerator[Sequence[Record], None]:
-    """What the runs have in the journal now, run after run, some thousand records at a time.
+    """The records that the runs have in the journal now, run after run, a few thousand at a time.
 
-    Short runs are read many at once, so that a thread of thousands of them costs what its records cost. Folded records
+    Many short runs are read at once, so a thread of thousands of them costs no more than its records. Folded records
     stand where the first of their pieces stood, and adjacent pieces of a call or a message may be one record.
     """
     short: list[str] = []
@@ -435,8 +437,8 @@ async def history(journal: Journal, runs: Iterable[RunRow]) -> AsyncGenerator[Se
 
 
 async def _long(journal: Journal, row: RunRow) -> AsyncGenerator[Sequence[Record], None]:
-    """The records of a run as they are. As soon as numbers are missing, since pieces were folded into a later record, the
-    rest is put in order first.
+    """The records of a run as they are stored. From the first gap in their numbers on, where pieces were folded into a
+    later record, the rest is put in order first.
     """
     after = 0
     rest: list[Record] = []

@@ -1,8 +1,8 @@
 """The journal in memory, for tests and for programs that need no disk.
 
-``memory:`` is a store of its own. ``memory:name`` is shared by all journals of the process that name it, and lives as
-long as one of them; each counts as a process of its own. There is no thread, so there is nothing to close: the work is
-done at once, where it is asked for, in any event loop. What a journal does by itself it does when it is next used.
+``memory:`` is a store of its own. ``memory:name`` is shared by all journals of the process that use that name, and lives
+as long as any of them; each counts as a process of its own. There is no thread, so there is nothing to close: the work is
+done at once, where it is asked for, in any event loop. Housekeeping is done when the journal is next used.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _MemoryRun(msgspec.Struct, eq=False):
         )
 
     def lines(self, first: int, last: int) -> list[Stored]:
-        """The records of those numbers. Where a log is beside this one, or after folding, some are missing."""
+        """The records with those numbers. Some are missing if a log beside this store has them, or after folding."""
         return self.log[bisect_left(self.log, first, key=seq_of) : bisect_right(self.log, last, key=seq_of)]
 
     def head(self) -> Head:
@@ -140,7 +140,9 @@ def _columns(line: Stored) -> WholeRecord:
 
 
 class MemoryTables:
-    """What the journals of one name share. ``writes`` counts transactions; ``leases`` and ``duties`` end at their times."""
+    """What the journals of one name share. ``writes`` counts transactions; ``leases`` and ``duties`` have the times of
+    their ends.
+    """
 
     def __init__(self, *, is_shared: bool) -> None:
         self.is_shared = is_shared
@@ -246,7 +248,7 @@ class _MemoryPacks:
 
 
 def soil(tables: MemoryTables, run: _MemoryRun) -> None:
-    """Says that a run is erased which lies in a pack, if it does."""
+    """Marks the run's pack as dirty, if it is in one, because the run is erased."""
     if run.pack is not None:
         pack = tables.packs[run.pack]
         pack.state = "dirty"
@@ -275,7 +277,7 @@ def tables_named(name: str) -> MemoryTables:
 
 
 class MemoryStore:
-    """See ``Store``, ``StoreReader`` and ``Tables``: it is all three, since nothing here ever waits."""
+    """Is ``Store``, ``StoreReader`` and ``Tables`` in one, since nothing here ever waits."""
 
     where = "the journal in memory"
     is_persistent = False
@@ -321,7 +323,7 @@ class MemoryStore:
         return SCHEMA_VERSION
 
     async def renew(self) -> None:
-        """For good: nothing but the end of the process stops a journal in memory, and then the store is gone too."""
+        """The lease never ends: a journal in memory stops only with its process, and then the store is gone as well."""
         with self._lock:
             self._tables.leases[self._writer.name] = float("inf")
 
@@ -360,7 +362,7 @@ class MemoryStore:
         return adopted
 
     async def release_gone(self) -> None:
-        """Its writers are all in this process."""
+        """Nothing to do: all its writers are in this process."""
 
     async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
         for key in run_keys:
@@ -432,7 +434,7 @@ class MemoryStore:
                 if whole.compacted:
                     run.log, run.compacted = stored_rows(whole), True
                 run.row = msgspec.structs.replace(run.row, attempt=whole.attempt)
-            # Runs are listed in the order in which they are here.
+            # Runs are listed in the order of this dictionary.
             tables.runs = dict(sorted(tables.runs.items(), key=lambda item: item[1].key))
             tables.last_key = max(tables.last_key, *keys)
 

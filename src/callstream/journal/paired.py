@@ -1,8 +1,9 @@
 """A journal of two parts: an index, which is a store, and beside it a log for the pieces of live runs.
 
-See ``log`` for what lies where. Writing: the pieces of a batch go to the log, which has one fence for all of a writer's
-runs; then what is left of the batch goes to the index, if anything is. Reading: the index first, then the log, so what the
-index has seen of a run is complete; a number that is missing even so belongs to a run that was compacted in between.
+``Log`` says which of the two has what. Writing: the pieces of a batch go to the log, which has one fence for all of a
+writer's runs; then the rest of the batch, if there is any, goes to the index. Reading: the index first, then the log, which
+by then has every piece that precedes a record read from the index. If a number is missing even so, the run was compacted in
+between.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _DEAD_SECONDS = 60.0
 _DEAD = "callstream log"
 """The duty of erasing what dead writers left in the log."""
 _OTHERS_SHARE = 0.5
-"""How much longer a run waits to be compacted by another process than its own, which has it at hand."""
+"""How much longer a run waits to be compacted by another process than by its own, which has its pieces in memory."""
 
 
 class PairedStore:
-    """See ``Store``. What is not about pieces is the index's alone."""
+    """See ``Store``. Everything that does not concern pieces is left to the index."""
 
     is_local = False
     journal_id: str
@@ -46,7 +47,7 @@ class PairedStore:
         self._log = log
         self._has_turn = False
         self._ended: deque[tuple[float, str]] = deque()
-        """When, and which of the own runs."""
+        """When this process's own runs ended, and which they are."""
         self.where = f"{index.where} with {log.where}"
         self.is_persistent = index.is_persistent and log.is_persistent
         self.reader = _PairedReader(index.reader, log, self.where)
@@ -72,7 +73,7 @@ class PairedStore:
         self._followers = followers
         self.reader.follow(followers)
         writer.log = self._log
-        await self._index.open(writer, followers)  # it refuses a log that is not its own, in which nothing is made then
+        await self._index.open(writer, followers)  # if it refuses the log, nothing is created there
         try:
             self.journal_id = self._index.journal_id
             await self._log.open(writer.name, self._heard, self.journal_id)
@@ -96,7 +97,7 @@ class PairedStore:
             tasks.create_task(self._tend())
 
     async def _tend(self) -> None:
-        """Erases what need not lie in the log any more, until it is cancelled."""
+        """Erases what the log no longer needs to hold, until it is cancelled."""
         complaint = ""
         looks_at = time.monotonic() + _DEAD_SECONDS
         while True:
@@ -109,7 +110,7 @@ class PairedStore:
                         await self._log.trim_dead(self._index.reader.writers)
                 complaint = ""
             except StoreAway:
-                pass  # the next time will do
+                pass  # the next round will do
             except JournalError as error:
                 if complaint != (complaint := str(error)):
                     _log.warning("the log could not be trimmed, trying again: %s", complaint)
@@ -133,9 +134,9 @@ class PairedStore:
             except Stale:
                 self._lose_turn()
             except BaseException:
-                self._lose_turn()  # what was planned may not be what is written
+                self._lose_turn()  # the plan may not match what was written
                 raise
-        raise StoreAway(f"{self._log.where} changed under the writer's hands {_TRIES} times")
+        raise StoreAway(f"{self._log.where} was changed by another process during each of {_TRIES} attempts to write")
 
     async def _commit(self, batch: Sequence[Append]) -> Committed:
         memory = self._writer.memory
@@ -153,7 +154,7 @@ class PairedStore:
         try:
             rest = await self._index.commit([batch[place] for place in others])
         except BaseException:
-            self._followers.wake(pieces)  # those are written
+            self._followers.wake(pieces)  # the pieces are written
             raise
         for place, outcome in zip(others, rest.outcomes, strict=True):
             plan.outcomes[place] = outcome
@@ -162,7 +163,7 @@ class PairedStore:
                 self._ended.append((time.monotonic(), batch[place].run_id))
         changed = {run_id: list(records) for run_id, records in rest.changed.items()}
         for run_id, records in pieces.items():
-            # Without records its followers read, and then they read all.
+            # If either has no records to push, the followers have to read, and then they read all.
             later = changed.get(run_id)
             changed[run_id] = records if later is None else [*records, *later] if records and later else []
         return Committed(plan.outcomes, changed)
@@ -200,7 +201,7 @@ class _PairedReader:
         self._followed = self.remembered.followed = followers.runs
 
     def followed_keys(self) -> dict[str, list[int]]:
-        """The runs that are followed here, by their owners."""
+        """The keys of the runs that are followed here, by their owners."""
         found: dict[str, list[int]] = {}
         for run_id in self._followed():
             if (head := self.remembered.get(run_id)) is not None:
@@ -222,7 +223,7 @@ class _PairedReader:
                 self.remembered.forget(run_id)
                 return page
             if is_old and any(isinstance(record.event, RunResumed) for record in page.records):
-                head = None  # it is another writer's now
+                head = None  # another writer owns it now
                 continue
             records, is_whole = _merge(page.records, await self._pieces(head, after, limit), after)
             if len(records) > limit:
@@ -257,8 +258,8 @@ class _PairedReader:
             read = [await self._log.read(key, writer, found.first_seq, None) for key, writer in live]
             found = await self._index.call_log(call_id)
             if found is None or not live:
-                return found  # all of it is in the index, if it is there
-            # If anything was said of it meanwhile, its last pieces may be in the log since.
+                return found  # if the call exists, all of it is in the index
+            # If the call has changed meanwhile, its last pieces may have come to the log only since.
             if found.call == before.call and live.keys() == (await self._live(run_ids)).keys():
                 rows = [(seq, kind, body) for _, seq, _, _, call, kind, body in read[0] if call == found.number]
                 return found._replace(rows=sorted({*found.rows, *rows}))
@@ -268,7 +269,7 @@ class _PairedReader:
         return await self._with_last(await self._index.runs(wanted, limit))
 
     async def _with_last(self, rows: list[RunRow]) -> list[RunRow]:
-        """The same runs with the numbers of their last records, which only the log may know."""
+        """The same runs with the numbers of their last records, which may be known only to the log."""
         active = [row.run_id for row in rows if row.outcome is None]
         if not active:
             return rows
@@ -310,7 +311,7 @@ class _PairedReader:
             open_runs = [run for run in runs if not run.compacted]
             live = await self._live([run.run_id for run in open_runs])
             pieces = {key: await self._log.read(key, writer, 0, None) for key, writer in live}
-            # What was settled meanwhile was not in the first answer, and need not be in the log any more.
+            # Pieces settled meanwhile were not in the first answer, and may have left the log: so the index is read again.
             now = await self._index.whole_runs([run.key for run in open_runs]) if open_runs else ()
             found = {run.key: run for run in [*runs, *now]}
             if len(now) == len(open_runs) and not any(run.compacted for run in now):
@@ -325,12 +326,12 @@ class _PairedReader:
         return None
 
     async def _still(self, head: Head) -> bool:
-        """Whether the run is what it was: if not, its log may have been erased, or lie in another part."""
+        """Whether the run is unchanged. If it is not, its log may have been erased, or be in another part."""
         now = await self._head(head.run_id)
         return now is not None and now.key == head.key and now.writer == head.writer and not now.compacted
 
     async def _live(self, run_ids: Sequence[str]) -> dict[tuple[int, str], Head]:
-        """Those of the runs whose owners' parts of the log may have pieces of them, by run and owner."""
+        """Those of the runs that may have pieces in their owners' parts of the log, by run and owner."""
         return {(head.key, head.writer): head for head in await self._index.heads(run_ids) if not head.compacted}
 
     async def _pieces(self, head: Head, after: int, limit: int | None) -> list[Record]:
@@ -340,7 +341,9 @@ class _PairedReader:
         return _records(head, rows)
 
     def heard(self, added: Iterable[Added]) -> dict[str, list[Record]]:
-        """What was appended to runs that are followed. Of one that has to be read to be understood there is nothing."""
+        """The records that were appended to followed runs. A run has none if its records cannot be decoded without reading
+        its head anew.
+        """
         followed = self._followed()
         rows: dict[str, list[RecordColumns]] = {}
         for key, records in added:
@@ -354,11 +357,11 @@ class _PairedReader:
         }
 
     def _torn(self, what: str) -> StoreAway:
-        return StoreAway(f"{self._where} has not all records of {what}: its two parts do not agree just now")
+        return StoreAway(f"{self._where} does not have all records of {what}: its two parts do not agree at the moment")
 
 
 def _explains(head: Head, rows: Sequence[RecordColumns]) -> bool:
-    """Whether the numbers in those records mean something yet."""
+    """Whether the head says what the numbers in those records stand for."""
     return all(row[3] in head.sources and (not row[4] or row[4] in head.call_ids) for row in rows)
 
 
@@ -373,7 +376,7 @@ def _with_pieces(run: WholeRun, pieces: Sequence[RecordColumns]) -> WholeRun:
 
 
 def _merge(stored: Sequence[Record], pieces: Sequence[Record], after: int) -> tuple[list[Record], bool]:
-    """The records after that number up to the first that is missing, and whether that is all of them."""
+    """The records after that number up to the first missing one, and whether that is all of them."""
     found = {record.seq: record for record in [*pieces, *stored]}  # settled pieces are in both
     both = [found[seq] for seq in sorted(found)]
     for place, record in enumerate(both):

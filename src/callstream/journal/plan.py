@@ -1,13 +1,14 @@
-"""What a batch of appends writes, decided from what the writer remembers. Pure: no store, no clock.
+"""Decides what a batch of appends writes, from what the writer remembers. Pure: no store, no clock.
 
-A process writes many runs at once, and everything that waits is written in one transaction. Whose fault an append is
-stays with that append: it is refused as a whole, and its neighbours are written.
+A process writes many runs at once, and all queued appends are written in one transaction. An append that is not allowed
+fails alone: it is refused as a whole, and the other appends of the batch are written.
 
-``Memory`` is what a writer remembers of the runs that it owns, so that a delta needs no question to the store: a cache
-of what was committed and nothing else: the store checks every fact that it rests on in the writing transaction, and on
-any doubt it is emptied and read anew.
+``Memory`` holds what a writer remembers about the runs it owns, so that planning a delta needs no query to the store. It
+is a cache of committed facts and nothing else. The store verifies every fact that a plan rests on, in the transaction that
+writes the plan; what may be out of date is dropped from the memory and read again.
 
-``Draft`` is one append, checked row by row: by the table of transitions, the ids that are taken, what a run may hold.
+``Draft`` is one append, checked row by row against the table of transitions, the ids already taken, and what a run may
+contain.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ from callstream.journal.rows import (
 
 
 class Append(msgspec.Struct, eq=False):
-    """One append on its way.
+    """One append, until its outcome is known.
 
-    ``base`` is the run's last number when it was first planned. With it, planning the append again, after a commit of
-    which it is unknown whether it happened, finds out.
+    ``base`` is the number of the run's last record when the append was first planned. If it is unknown whether the commit
+    happened, the append is planned again, and ``base`` shows whether its records are stored already.
     """
 
     run_id: str
@@ -71,12 +72,12 @@ class Append(msgspec.Struct, eq=False):
 
     @property
     def believed(self) -> int | None:
-        """The run's last number as far as it was known before."""
+        """The number of the run's last record before this append, if the caller or an earlier plan knew it."""
         return self.base if self.after is None else self.after
 
 
 class Held(msgspec.Struct, eq=False):
-    """A call as the writer remembers it. Its number counts the calls of its run. ``has_args``: its arguments have ended."""
+    """A call as the writer remembers it. ``number`` counts the run's calls. ``has_args``: its arguments are complete."""
 
     call_id: str
     run_key: int
@@ -86,12 +87,12 @@ class Held(msgspec.Struct, eq=False):
 
 
 class Owned(msgspec.Struct, eq=False):
-    """A run as the writer remembers it; from a store, its row as far as ownership goes.
+    """A run as the writer remembers it. Fresh from a store, it has only what the run's row says about ownership.
 
-    Epoch 0 is a run that is not there yet.
+    Epoch 0 means that the run does not exist yet.
 
-    ``writer``: who owns it. Of a compacted run it may be forgotten, and is empty: it has no writer any more. ``refusal`` is
-    set where this process may not write to it.
+    ``writer``: the process that owns the run. It may be empty for a compacted run, which no longer has an owner.
+    ``refusal`` is set if this process may not write to the run, and says why.
     """
 
     run_id: str
@@ -108,10 +109,11 @@ class Owned(msgspec.Struct, eq=False):
     calls: dict[str, Held] = {}
 
     def claim(self, writer: str) -> None:
-        """Refuses that writer if the run is not its own.
+        """Sets ``refusal`` if the run does not belong to that writer.
 
-        The epoch of a run rises when it is taken over. So an ended run refuses a stranger because it ended; one that was
-        taken over refuses everyone but its taker because the lease was lost.
+        A run's epoch rises when another process takes it over. A run that ended without that (epoch 1) refuses other
+        writers because it has ended. Any other run refuses them because they do not hold its lease, even if it has ended
+        since.
         """
         if self.writer == writer:
             return
@@ -152,12 +154,12 @@ class Memory:
 
     @staticmethod
     def exclusive_threads(batch: Iterable[Append]) -> list[str]:
-        """The threads of which the store must say whether they have an exclusive run already."""
+        """The threads in which the batch starts exclusive runs: the store must say whether they already have one."""
         starts = [append.rows[0].event for append in batch if append.rows]
         return [event.thread_id for event in starts if isinstance(event, RunStarted) and event.exclusive]
 
     def unknown_calls(self, batch: Iterable[Append]) -> list[str]:
-        """The calls of which the store must say whether they exist and where they stand."""
+        """The calls that must be looked up in the store: whether they exist, and in which state."""
         names: dict[str, None] = {}
         for append in batch:
             for row in append.rows:
@@ -178,7 +180,7 @@ SourceColumns: TypeAlias = tuple[int, int, str | None, str | None, str | None]
 
 
 class RunChange(msgspec.Struct, frozen=True):
-    """What a batch does to the row of a run: makes it, ends it, or both. Its last number is in the run's memory."""
+    """What a batch does to a run's row: creates it, ends it, or both. The run's last number is in its ``Owned``."""
 
     key: int
     run_id: str
@@ -194,12 +196,14 @@ class RunChange(msgspec.Struct, frozen=True):
     ended_at: float | None = None
 
     def followed_by(self, end: RunChange) -> RunChange:
-        """A run that is made by one append and ended by another of the same batch."""
+        """This change and the run's end in one, for a run that starts and ends in the same batch."""
         return msgspec.structs.replace(self, outcome=end.outcome, reason=end.reason, ended_at=end.ended_at)
 
 
 class CallChange(msgspec.Struct):
-    """What a batch does to one row of ``tool_call``. ``old_state`` None: the row is new. Fields that are None stay."""
+    """What a batch does to one row of ``tool_call``. ``old_state`` is None for a new row. Columns stay as they are where
+    the other fields are None.
+    """
 
     call_id: str
     run_key: int
@@ -223,13 +227,13 @@ class CallChange(msgspec.Struct):
 
 
 def run_clock(run: Owned, now: float) -> int:
-    """Milliseconds since the run started. They never go back, whatever the clock does."""
+    """Milliseconds since the run started. This never goes back, whatever the clock does."""
     ms = int((now - run.started_at) * 1000)
     return ms if run.last_ms <= ms <= MAX_MS else min(max(ms, run.last_ms), MAX_MS)
 
 
 class Draft:
-    """One append, planned row by row; nothing is changed until all of it is known to be allowed."""
+    """One append, planned row by row. Plan and memory do not change until all of it is known to be allowed (``keep``)."""
 
     def __init__(self, run: Owned, memory: Memory, others: dict[str, Held], now: float) -> None:
         self._run = run
@@ -270,7 +274,7 @@ class Draft:
         self._records.append((self._run.key, self._seq, self._ms, self._number(row.source), call, kind, body))
 
     def keep(self, plan: Plan, taker: str | None) -> None:
-        """Takes the draft into the plan and into the memory."""
+        """Adds the draft to the plan, and updates the memory to match."""
         run, start, end = self._run, self.start, self.end
         if run.is_new or end is not None:
             change = RunChange(
@@ -304,7 +308,7 @@ class Draft:
         ]
 
     def _piece(self, event: ArgsAppended) -> int:
-        """The quick way: a piece after the first changes nothing but the log. Returns the number of the call."""
+        """The fast path: a piece after the first changes nothing but the log. Returns the number of the call."""
         held = self._held(event.call_id)
         state = self._states.get(event.call_id, held.state)
         if state not in TAKES_PIECES or held.run_key != self._run.key:
@@ -312,7 +316,7 @@ class Draft:
         return held.number
 
     def _call(self, event: CallEvent) -> CallState:
-        """Checks the event by the table; returns the state before it."""
+        """Checks the event against the table of transitions; returns the call's state before it."""
         if isinstance(event, CallStarted):
             call_id = event.call_id
             if call_id in self._new or call_id in self._memory.calls or call_id in self._others:
@@ -329,11 +333,11 @@ class Draft:
     def _advance(self, held: Held, state: CallState, event: CallEvent) -> None:
         if held.run_key != self._run.key and (state in _WRITING or type(event) in _OF_ARGUMENTS):
             raise TransitionError(
-                f"call {held.call_id!r} is {state} and of another run, which alone may say {type(event).__name__}"
+                f"call {held.call_id!r} is {state} and belongs to another run: only that run may add {type(event).__name__}"
             )
         after = TRANSITIONS.get((state, type(event)))
         if after is None:
-            after = next_state(Call(held.call_id, "", state), event)  # raises, in the words of the table's owner
+            after = next_state(Call(held.call_id, "", state), event)  # raises the table's own error
         self._states[held.call_id] = after
         self._changes.append((held, event, after, self._seq))
 
@@ -385,18 +389,20 @@ def _change(calls: dict[str, CallChange], held: Held, event: CallEvent, state: C
 
 
 _AROUND = 40
-"""What a record is counted for beside its text, where there is limited room."""
+"""What each record counts for beside its text, where room is limited."""
 MAX_KEPT = 64 * 1024
-"""Records with more text than that are not handed to followers in memory: they read them."""
+"""Records with more text than this are not handed to followers in memory: followers read them from the store."""
 
 
 class Plan:
     """Everything that one transaction writes, and the outcome of each append of the batch.
 
-    ``repeats`` are the runs of appends that seem to be there already, by the places of these: the log has to tell.
-    Planning brings the memory to where it will be when the plan is committed. If that does not happen the memory is
-    wrong and must be cleared. ``changed`` are the runs that get records; ``runs`` those of them of which more changes
-    than their last number; ``records`` what the ``rows`` of the batch become in the log.
+    Planning changes the memory at once, to what will be true after the commit. If the commit fails, the memory is wrong
+    and must be cleared.
+
+    ``repeats``: appends that seem to be stored already, by their place in the batch, each with its run; they have to be
+    compared with the log. ``changed``: the runs that get records. ``runs``: those of them whose row changes in more than
+    the last number. ``records``: what the planned ``rows`` become in the log.
     """
 
     def __init__(self, batch: Sequence[Append], memory: Memory, now: float) -> None:
@@ -414,9 +420,9 @@ class Plan:
         self._busy: dict[str, str] = {}
 
     def changed_runs(self, followed: Container[str]) -> dict[str, list[Record]]:
-        """The runs that get records, and of those that are followed these records, as a reader of the store reads them.
+        """The runs that get records. If a run is followed, with these records, just as a reader of the store gets them.
 
-        Of a run that gets a long text there are none: memory is not for that, and its followers read.
+        A run that gets a long text comes without records, to spare memory: its followers read them from the store.
         """
         found: dict[str, list[Record]] = {run.run_id: [] for run in self.changed}
         runs = {run.key: run for run in self.changed if run.run_id in followed}
@@ -430,17 +436,17 @@ class Plan:
                 found[run.run_id] = []
                 del runs[key]
                 continue
-            # Pieces are text and cannot change; anything else is read from what is stored, as others read it.
+            # A piece is text and is stored unchanged; any other event is decoded from its stored form, as readers do.
             event = row.event if kind & ~ESCAPED != Kind.EVENT else event_of(kind, body, None, None)
             at, source = moment(run.started_at, ms), row.source
             found[run.run_id].append(Record(run.run_id, seq, at, event, source.response_id, source.author))
         return found
 
     def add_pieces(self, room: int | None = None) -> Sequence[int]:
-        """Plans the appends that bring nothing but pieces, which are nearly all; returns the places of the others.
+        """Plans the appends that consist of nothing but pieces, which is nearly all; returns the places of the others.
 
-        An append that comes after one of the others of its run waits with it. ``room``: how much text there may be in all;
-        one for which there is none is among the others.
+        Once an append of a run is among the others, so are that run's later appends: their order is kept. ``room``: how much
+        text all of them may have; appends for which there is no room are among the others.
         """
         others: list[int] = []
         waiting: set[str] = set()
@@ -469,10 +475,11 @@ class Plan:
         busy: Mapping[str, str] | None = None,
         taker: str | None = None,
     ) -> None:
-        """Plans those appends. The memory has all their runs now.
+        """Plans the appends at those places. The memory must have all their runs by now.
 
-        ``named``: the calls of other runs that they name and the store has. ``busy``: the exclusive runs that go on, by
-        thread. ``taker``: the writer that takes the runs over on the way (a sweep).
+        ``named``: the calls that they refer to and the memory does not have, as far as they exist in the store. ``busy``:
+        the exclusive runs in progress, by thread. ``taker``: the writer of a sweep, which takes the runs over as it ends
+        them.
         """
         calls = dict(named)
         self._busy = dict(busy or {})
@@ -490,7 +497,9 @@ class Plan:
                 self._memory.drop(run_id)  # nothing was written to it, or nothing more will be
 
     def _add_pieces(self, append: Append, run: Owned) -> bool:
-        """False if there is anything else about the append; then nothing was done."""
+        """Plans an append of nothing but pieces whose run, calls and sources the memory knows. Otherwise returns False
+        and changes nothing.
+        """
         seq = run.last_seq
         believed = append.base if append.after is None else append.after
         if run.is_new or run.ended or (believed is not None and believed != seq) or not append.rows:
@@ -523,7 +532,7 @@ class Plan:
     def _add(
         self, append: Append, run: Owned, calls: dict[str, Held], taker: str | None
     ) -> int | CallstreamError | Owned:
-        """The outcome; the run, if the append seems to be there already."""
+        """The append's outcome, or its run if the append seems to be stored already."""
         count = len(append.rows)
         believed = append.believed
         if believed is not None and run.last_seq != believed:

@@ -1,16 +1,17 @@
 """The journal in PostgreSQL, for many processes on many machines.
 
-A batch is one call of a function in the database: one round trip, one transaction, durable by the server's own setting
-(``synchronous_commit``). The function changes the turn in the process's lease from the number that the process knows; a
-process that takes runs over changes it first. So one that lost its runs cannot write to them, whatever its clock says.
+A batch is one call of a function in the database: one round trip, one transaction, as durable as the server's own setting
+makes it (``synchronous_commit``). Each batch advances the turn in the process's lease, a number, and is refused if that is
+not the number that the process knows. A process that takes over another's runs advances that turn first. So a process that
+has lost its runs cannot write to them, whatever its clock says.
 
-When the server is unavailable, appends wait, for ``retry_seconds`` and ``max_pending_bytes`` at most, and are then tried
-again; an append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the
-same way, and followers go on from where they were.
+While the server is unavailable, appends wait and are tried again, within ``retry_seconds`` and ``max_pending_bytes``; an
+append whose acknowledgement was lost is recognised by its number and not written twice. Readers wait in the same way, and
+followers go on from where they were.
 
-Followers in other processes hear of new records by NOTIFY. Behind a pooler that does not pass LISTEN on
-(``?listen=off``) the runs that are followed are looked at every 25 ms instead. For a pooler in transaction mode also
-say ``statement_cache_size=0``.
+Followers in other processes are notified of new records by NOTIFY. Behind a pooler that does not support LISTEN
+(``?listen=off``) the followed runs are polled every 25 ms instead. For a pooler in transaction mode, also set
+``statement_cache_size=0``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from callstream.journal.writer import Committed, Stale, Writer
 
 _log = logging.getLogger("callstream.journal")
 
-# -- what a connection is asked -----------------------------------------------------------------------------------------
+# -- queries on a connection --------------------------------------------------------------------------------------------
 
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
 _LONG_SECONDS = 600.0
@@ -55,7 +56,7 @@ _LONG = frozenset(
         *("delete_log", "delete_archive", "delete_sources", "delete_calls", "delete_run", "empty_calls"),
     }
 )
-"""What reads or deletes whole runs may take that long."""
+"""Queries that read or delete whole runs may take that long."""
 _NOTICE_RUNS = 500
 """Run numbers in one notice; PostgreSQL allows 8,000 bytes."""
 
@@ -71,7 +72,7 @@ def _in_schema(text: str, name: str) -> str:
 
 @cache
 def numbered(text: str) -> tuple[str, Sequence[str]]:
-    """A query with numbers for the names of its arguments, as PostgreSQL wants them, and these names in order."""
+    """A query with its named arguments numbered, as PostgreSQL wants them, and the names in that order."""
     names = list(dict.fromkeys(_PARAMETER.findall(text)))
     return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text), names
 
@@ -79,8 +80,8 @@ def numbered(text: str) -> tuple[str, Sequence[str]]:
 class PostgresSession(Session):
     """See ``Session``.
 
-    With a ``turn``, the writer's, what is read may be old when it is written: then the turn is another, and all is refused.
-    Without one, everything happens in a transaction that has locked what is written to.
+    With the writer's ``turn``, what was read may be out of date when the batch is written: then the turn has changed, and
+    everything is refused. Without one, everything happens in a transaction that has locked what it writes to.
     """
 
     def __init__(self, connection: Any, link: Link, writer: str = "", turn: int | None = None) -> None:
@@ -134,7 +135,7 @@ class PostgresSession(Session):
                 self.sql["append"], self._writer, self.turn, *columns, _rest(plan), self._link.channel, notices
             )
         except (asyncpg.UniqueViolationError, asyncpg.ExclusionViolationError) as error:
-            # Somebody else made that run or call a moment ago.
+            # Another process has just created that run or call.
             raise Stale from error
         except asyncpg.PostgresError as error:
             if error.sqlstate == "CS001":
@@ -155,7 +156,7 @@ def _seconds(query: str) -> float | None:
 
 
 def _rest(plan: Plan) -> str | None:
-    """All that a batch of pieces has not, as one JSON argument."""
+    """Everything in the plan besides records, as one JSON argument; None for a batch of pieces only."""
     rest = {
         "runs": [change for change in plan.runs.values() if change.is_new],
         "ends": [
@@ -188,12 +189,12 @@ PASSING = (
     asyncpg.SerializationError,
     asyncpg.ReadOnlySQLTransactionError,  # a fail-over has made this server a standby
     asyncpg.InvalidCachedStatementError,
-    asyncpg.InternalClientError,  # what the driver raises when a connection is cut between two of its own steps
+    asyncpg.InternalClientError,  # the driver raises it when a connection is cut between two of its own steps
 )
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where the journal is, and how it is reached. ``dsn`` is what the driver gets."""
+    """Where the journal is, and how to reach it. ``dsn`` is for the driver."""
 
     dsn: str
     schema: str = "callstream"
@@ -210,8 +211,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def address(url: str) -> Address:
-    """Takes the journal's own options out of the URL's query: ``schema``, ``listen``, ``statement_cache_size``, and what it
-    says of a log, which is nothing to PostgreSQL.
+    """Takes the journal's own options out of the URL's query: ``schema``, ``listen``, ``statement_cache_size``, and those
+    of a log, which do not concern PostgreSQL.
     """
     parts = urlsplit(url)
     found = parse_qsl(parts.query, keep_blank_values=True)
@@ -231,7 +232,7 @@ def address(url: str) -> Address:
 
 @contextmanager
 def failure(where: str) -> Iterator[None]:
-    """The driver's errors as the journal's: StoreAway for what will pass, JournalError for the rest."""
+    """Turns the driver's errors into the journal's: StoreAway if the cause will pass, JournalError for the rest."""
     try:
         yield
     except PASSING as error:
@@ -250,12 +251,12 @@ def failure(where: str) -> Iterator[None]:
 
 
 class ListenRefused(JournalError):
-    """The server lets us in, but does not tell us of records: a pooler is in between."""
+    """The server accepts the connection but refuses LISTEN: there is a pooler in between."""
 
 
 @contextmanager
 def listening(where: str) -> Iterator[None]:
-    """``failure``, where nothing but LISTEN is asked for."""
+    """``failure`` for LISTEN alone: any error that will not pass becomes ListenRefused."""
     try:
         with failure(where):
             yield
@@ -266,25 +267,25 @@ def listening(where: str) -> Iterator[None]:
 
 
 async def _leave_as_is(connection: Any) -> None:
-    """Nothing is ever set on a connection, so nothing is reset when it goes back: that would be one more round trip."""
+    """No setting of a connection is ever changed, so none is reset when it is returned: that would cost a round trip."""
 
 
 class Link(Database):
-    """See ``Database``: the way to the server for one journal, with a few connections that are nobody's for long. Used on
-    the journal's loop only.
+    """See ``Database``: one journal's access to the server, with a small pool of connections. Used on the journal's loop
+    only.
     """
 
     def __init__(self, address: Address, patience: float) -> None:
         self.address = address
         self.where = address.where
         self.channel = f"callstream_{address.schema}" if address.listen else ""
-        """Where others are told what was written, if anywhere."""
+        """The channel on which other processes are notified of writes; empty if there is none."""
         self.sql = _queries_in(address.schema)
         self._patience = patience
         self._pool: Any = None
 
     async def open(self) -> None:
-        """Finds out whether there is a server that lets us in."""
+        """Finds out whether there is a server that accepts us."""
         with failure(self.where):
             await self.close_quietly(await self.connect())
             self._pool = await asyncpg.create_pool(min_size=0, max_size=_READERS, reset=_leave_as_is, **self._options())
@@ -294,7 +295,7 @@ class Link(Database):
             await self.close_quietly(self._pool)
 
     async def close_quietly(self, part: Any) -> None:
-        """Closes a connection or the pool, and leaves it to its fate if the server does not answer."""
+        """Closes a connection or the pool, and drops it if the server does not answer."""
         try:
             with failure(self.where):
                 await asyncio.wait_for(part.close(), 5)
@@ -311,7 +312,7 @@ class Link(Database):
                 try:
                     yield PostgresSession(connection, self)
                 except PASSING:
-                    connection.terminate()  # what is to pass may stay with it: it is read-only if the server was once
+                    connection.terminate()  # the cause may outlast the error on it: it stays read-only if the server was
                     raise
 
     @asynccontextmanager
@@ -337,14 +338,14 @@ class Link(Database):
 # -- the store ----------------------------------------------------------------------------------------------------------
 
 _POLL_SECONDS = 0.025
-"""How often the followed runs are looked at where nothing can be heard."""
+"""How often the followed runs are looked at where LISTEN cannot be used."""
 _PULSE_SECONDS = 5.0
-"""How often the listening connection is asked whether it is alive."""
+"""How often the listening connection is checked."""
 _MAX_BACK_OFF = 1.0
 
 
 class PostgresStore(SqlStore):
-    """See ``Store``. The writer's memory holds from one turn to the next; when the turn is lost, both are taken anew."""
+    """See ``Store``. The writer's memory is valid as long as it has the turn; if that is lost, both are renewed."""
 
     is_local = False
 
@@ -353,7 +354,7 @@ class PostgresStore(SqlStore):
         self._turn: int | None = None
         self._connection: Any = None
         self._pid: int | None = None
-        """The server's process for that connection."""
+        """The id of the server's process for that connection."""
         self._heads: Heads[RunHead] = Heads()
         super().__init__(self._link, SqlReader(self._link, self._heads), settings)
 
@@ -376,11 +377,11 @@ class PostgresStore(SqlStore):
                 except BaseException:
                     self._forget_turn()
                     raise
-        raise StoreAway(f"{self.where} changed under the writer's hands five times")
+        raise StoreAway(f"{self.where} was changed by another process during each of five attempts to write")
 
     async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
         if self._turn is None:
-            # Waits for what a broken connection is still doing; what it has not begun is refused from now on.
+            # Waits for what a broken connection is still doing; whatever that has not begun is refused from now on.
             taking = PostgresSession(connection, self._link)
             [(self._turn,)] = await taking.rows("take_turn", writer=self._writer.name, ttl=self._settings.lease_ttl)
         session = PostgresSession(connection, self._link, self._writer.name, self._turn)
@@ -394,7 +395,7 @@ class PostgresStore(SqlStore):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        """The connection that writes, made anew if it broke."""
+        """The connection that writes, replaced if it broke."""
         with failure(self.where):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await self._link.connect()
@@ -402,7 +403,7 @@ class PostgresStore(SqlStore):
             try:
                 yield self._connection
             except (*PASSING, asyncpg.InterfaceError, asyncio.CancelledError):
-                # What it was doing is not known any more, and nobody here may have been told.
+                # What it was doing is no longer known: a commit may have succeeded without followers being notified.
                 self._connection.terminate()
                 self._connection = self._pid = None
                 self._followers.wake_all()
@@ -411,8 +412,8 @@ class PostgresStore(SqlStore):
     # -- other processes -----------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """By NOTIFY on one listening connection, or by looking. After every break all followers look once, because what was
-        said meanwhile is lost.
+        """By NOTIFY on one listening connection, or by polling. After every break all followers read once, because notices
+        sent meanwhile are lost.
         """
         listens = bool(self._link.channel)
         back_off = 0.05
@@ -433,13 +434,13 @@ class PostgresStore(SqlStore):
             except JournalError as error:
                 if complaint != (complaint := str(error)):
                     _log.warning("new records could not be looked for, trying again: %s", complaint)
-                self._followers.wake_all()  # reading tells them what is wrong
+                self._followers.wake_all()  # when they read, they get the error
                 await asyncio.sleep(_MAX_BACK_OFF)
             else:
                 back_off = 0.05
 
     async def _listen(self) -> None:
-        """Returns when the connection is gone. It is made when a run is first followed."""
+        """Returns when the connection is gone. It is opened when a run is first followed."""
         await self._followers.any()
         connection = await self._link.connect()
         gone = asyncio.Event()
@@ -458,7 +459,7 @@ class PostgresStore(SqlStore):
 
     def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
         if pid == self._pid:
-            return  # followers here were told, and given the records
+            return  # followers here were pushed the records
         run_ids = (self._heads.run_of(int(key)) for key in payload.split(",") if key)
         self._followers.wake([run_id for run_id in run_ids if run_id is not None])
 

@@ -1,12 +1,12 @@
-"""The queue of appends: those of any event loop wait here, and the journal's thread takes and commits them in batches.
+"""The queue of appends: they come from any event loop, and the journal's thread takes and commits them in batches.
 
 Waking a thread costs more than writing a record, so it is done rarely: while other runs append too, a batch gathers for a
-few milliseconds, and a loop gets all of a batch, answers and news for followers, in one call. A run that
-appends alone never waits for others. What is appended before there is a thread has it started, and waits for it here.
+few milliseconds, and each loop gets everything that a batch has for it, outcomes and news for followers, in one call. A run
+that appends alone never waits for others. The first append starts the thread, and waits for it here.
 
-When more than ``max_bytes`` wait, a further append stands in line until there is room, and fails with JournalError when it
-has not got any within its time. One that is in waits for the store: a server that has not answered by then is given up, a
-local store is waited for.
+When more than ``max_bytes`` wait, a further append stands in line until there is room, and fails with JournalError if there
+is none within its time. Once admitted, an append waits for the store: a commit that a server has not answered within that
+time is given up, a local store is waited for.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ from callstream.waits import TimeLimit
 
 _log = logging.getLogger("callstream.journal")
 ROW_OVERHEAD = 200
-"""What a waiting record is counted for beside its text."""
+"""What each waiting record counts for beside its text."""
 MAX_BATCH = 4096
 """Records in one transaction; one append is never split."""
 LONGEST_GATHER = 0.04
 """Seconds that a busy loop may let appends gather."""
 RUNS_AT_ONCE = 100
-"""Runs whose work is done in one step of an event loop, and appends for which it is worth to wake the thread at once."""
+"""Runs whose work is done in one step of an event loop, and appends for which it is worth waking the thread at once."""
 AT_ONCE = 1000
 """Followers whose readers may be given records in one step of an event loop. Others are woken, so that the loop is not
 held."""
 _TIMER_SECONDS = 0.001
-"""A timer may be so much too early."""
+"""A timer may fire this much too early."""
 _MAX_BACK_OFF = 0.25
 _LEAST_SECONDS = 1.0
-"""For a commit of appends that have waited so long already that hardly any of their time is left."""
+"""The least that a commit gets, even if its appends have spent nearly all of their time waiting."""
 _PASSING_SECONDS = 1.0
 _LEAST_ROOM = 64 * 1024
 _MOST_ROOM = 1024 * 1024
-"""So many bytes a store has to take, after it has refused some, before it counts as one that takes appends."""
+"""Bounds of how many bytes a store has to take, after it has refused some, before it counts as writable again."""
 
 Then: TypeAlias = Callable[[int | Exception], None]
-"""Called in the loop of an append, and never inside ``submit``: with the number of its last record, or why it was not
-written. It must not raise."""
+"""Called in an append's loop, never from inside ``submit``, with the number of its last record or the error. It must not
+raise."""
 
 Answer: TypeAlias = tuple[Then, int | Exception]
 
 
 class Waiting(Append, eq=False):
-    """An append in the queue, with the loop that waits for it. The fields before have defaults, so these do."""
+    """An append in the queue, with the loop that waits for it. The inherited fields have defaults, so these must, too."""
 
     size: int = 0
     deadline: float = 0.0
     loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
     then: Then = None  # type: ignore[assignment]
     goes_on: bool = False
-    """Whether it ends in a piece of text: then the next one is soon to come."""
+    """Whether it ends in a piece of text: then the run's next append is expected soon."""
     is_settled: bool = False
 
 
@@ -77,27 +77,32 @@ class _LoopDuties:
     def __init__(self) -> None:
         self.works: list[Callable[[], object]] = []
         self.due = 0  # how many of them are due now
-        self.is_timed = False  # it will wake in time for what waits
+        self.is_timed = False  # a timer is set for what waits
         self.is_paused = False  # it goes on when a batch is settled
 
 
 class AppendQueue:
-    """``wake`` is called, from any thread, when there is a batch to take. One thread takes and settles.
+    """Holds appends until one thread takes them as a batch and settles them. ``wake`` is called, from any thread, when there
+    is a batch to take.
 
-    A batch is ready when ``gather`` seconds have passed since the last one was taken, or when the runs of that one have
-    all appended again: then no other run is writing for which it would be worth waiting. (Only runs whose last record was a
-    piece of text are waited for: after any other event, more may take any time.) Where the loops are busy with what is
-    written, it is more seconds, twice as many as they have worked for the last batch: the more of a run comes together,
-    the cheaper it is, and a loop that is never done would show everything much later. What has gathered while a loop worked
-    does not wait where it fills the next step: else a loop that was held up once would stay behind for good.
+    A batch is ready when ``gather`` seconds have passed since the last one was taken, or earlier, when all runs of that
+    batch have appended again: then there is no other run worth waiting for. (Only runs whose last record was a piece of
+    text are waited for: after any other event, the next one may take any time.) When the loops are busy, the time is
+    longer, twice what they have worked on appends since the last batch, up to LONGEST_GATHER: the more of a run comes
+    together, the cheaper it is, and a loop that never catches up would show everything much later. Works that gathered
+    while a loop was busy do not wait if they fill its next step: otherwise a loop that was held up once would stay behind
+    forever.
 
-    Why nothing is left behind, in whatever order things happen: what waits is ``_is_ready``, and then the thread is
-    about to look or a wake-up is on its way to it; or its loop has a timer, or some loop is working, and either
-    sees to what waits (``_wake_for_waiting``). Works wait only where their loop has a timer, or is in the middle of
-    them or about to begin: it goes on by itself, or, paused, when a batch is settled, which is sure to be because
-    bytes wait. Appends in line are admitted by the thread, before it looks for the last time. The flags are changed
-    under the lock, all but ``is_paused``: only its loop clears that, and a batch that was settled in between calls
-    the loop once more, for nothing.
+    Nothing is ever left waiting, in whatever order things happen:
+
+    - If appends wait, then ``_is_ready`` is set, and the thread is about to look or is being woken; or their loop has a
+      timer; or some loop is working. A timer and a working loop both end with ``_wake_for_waiting``.
+    - If works wait, their loop has a timer, is doing some of them, or is about to. It goes on by itself, or, if it is
+      paused, when a batch is settled, which is certain because there are bytes that are not settled.
+    - Appends in line are admitted by the thread, before it looks for the last time.
+
+    The flags are changed under the lock, except that ``is_paused`` is cleared by its own loop alone: a batch that is
+    settled in between calls that loop once more, for nothing.
     """
 
     def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
@@ -108,11 +113,11 @@ class AppendQueue:
         self._lock = threading.Lock()
         self._ready_at = 0.0
         self._spent = 0.0  # seconds that loops have worked for appends since the last batch was taken
-        self._expected: set[str] = set()  # runs of the last batch, in the middle of a text, not heard of since
+        self._expected: set[str] = set()  # runs of the last batch, in the middle of a text, silent since
         self._is_ready = False  # there is a batch to take
         self._is_looking = False  # the thread will look for one before it sleeps
         self._duties: dict[asyncio.AbstractEventLoop, _LoopDuties] = {}
-        self._working = 0  # loops that do some of their works at this moment, and wake the thread when they have
+        self._working = 0  # loops that are doing works right now, and wake the thread afterwards
         self._waiting: deque[Waiting] = deque()
         self._records = 0
         self._bytes = 0  # of all that is not settled
@@ -129,7 +134,7 @@ class AppendQueue:
         return self._bytes
 
     def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
-        """Queues an append. ``then`` is called when it is written, or will not be."""
+        """Queues an append. ``then`` is called when it has been written or has failed."""
         loop = asyncio.get_running_loop()
         size = ROW_OVERHEAD * len(rows)
         for row in rows:
@@ -149,10 +154,10 @@ class AppendQueue:
             self._wake()
 
     def schedule(self, run_id: str, work: Callable[[], object]) -> None:
-        """Calls what will append to the run, in this loop: in its next step, or when the next batch is due.
+        """Calls ``work``, which will append to the run, in this loop: in its next step, or when the next batch is due.
 
-        So what many runs bring in one step, or within a few milliseconds, is not only written together but also worked on
-        together, which costs much less than to begin for each of them. ``work`` must not raise.
+        So what many runs receive in one step, or within a few milliseconds, is not only written together but also worked on
+        together, which costs much less than starting anew for each of them. ``work`` must not raise.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -176,9 +181,9 @@ class AppendQueue:
         return duties
 
     def _do_works(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Does what is due, some at a time: the next ones follow when what these have written is shown.
+        """Does the works that are due, some at a time: the next ones follow when the appends of these have been settled.
 
-        So no run waits until all the others are worked on, and the journal's thread has the interpreter when it writes.
+        So no run waits for the works of all others, and the journal's thread gets the interpreter when it writes.
         """
         with self._lock:
             duties = self._duties_of(loop)
@@ -196,7 +201,7 @@ class AppendQueue:
     def _end_step(self, loop: asyncio.AbstractEventLoop, duties: _LoopDuties, done: int) -> None:
         with self._lock:
             self._working -= 1
-            duties.due = max(0, duties.due - done)  # with them, some may have been done that came later
+            duties.due = max(0, duties.due - done)  # works that came later may have been done with them
             if len(duties.works) >= RUNS_AT_ONCE:
                 duties.due = len(duties.works)  # a whole step has gathered meanwhile
             if not duties.due:
@@ -210,9 +215,9 @@ class AppendQueue:
     def _deliver(self, loop: asyncio.AbstractEventLoop, settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
         spent, began = self._spent, time.monotonic()
         deliver(settled, pushed)
-        self._spent = spent + time.monotonic() - began  # what others have counted within this is counted once
+        self._spent = spent + time.monotonic() - began  # drops what was counted inside: it is in this time
         duties = self._duties.get(loop)
-        if duties is not None and duties.is_paused:  # which only this loop changes
+        if duties is not None and duties.is_paused:  # only this loop clears it
             duties.is_paused = False
             loop.call_soon(self._do_works, loop)  # what has come meanwhile is read first
 
@@ -220,13 +225,13 @@ class AppendQueue:
         return self._ready_at - time.monotonic() if self._expected else 0.0
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, duties: _LoopDuties) -> None:
-        """Each loop sees to its own appends: another one may be blocked, or end."""
+        """Each loop has a timer for its own appends: any other loop may be blocked, or end."""
         if not duties.is_timed:
             duties.is_timed = True
             loop.call_later(max(0.0, self._seconds_left()), self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Whether the batch is due for which the timer was set. Another may have been taken meanwhile."""
+        """The timer has fired. If another batch was taken meanwhile, the next may not be due yet: the timer is set again."""
         with self._lock:
             duties = self._duties_of(loop)
             duties.is_timed = False
@@ -257,7 +262,7 @@ class AppendQueue:
             return not self._is_ready
 
     def take(self) -> list[Waiting]:
-        """What waits now, up to MAX_BATCH records. What was taken before is settled by then."""
+        """The appends that wait now, up to MAX_BATCH records. The batch before must have been settled."""
         with self._lock:
             if self._records <= MAX_BATCH:
                 batch = list(self._waiting)
@@ -278,7 +283,7 @@ class AppendQueue:
     def settle(
         self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
     ) -> None:
-        """Notifies every append's loop of its outcome, and has the news pushed; admits the next ones in line."""
+        """Notifies each append's loop of the outcome, has the news pushed to followers, and admits the next in line."""
         answers: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
         last, settled = None, list[Answer]()
         size = 0
@@ -307,7 +312,7 @@ class AppendQueue:
             call_in(loop, self._deliver, loop, answers.get(loop, ()), news.get(loop, ()))
 
     def close(self, refusal: CallstreamError) -> None:
-        """Nothing more comes in. What waits is still there to be taken; appends in line are refused."""
+        """Refuses further appends, and those in line. Appends that wait can still be taken."""
         with self._lock:
             self._refusal = self._refusal or refusal
             in_line, self._in_line = self._in_line, deque()
@@ -315,7 +320,7 @@ class AppendQueue:
             call_in(waiting.loop, waiting.then, type(self._refusal)(*self._refusal.args))
 
     def abandon(self, error: CallstreamError) -> None:
-        """Refuses all that waits or was taken, because no thread is there to write it."""
+        """Refuses all appends that wait or were taken, because there is no thread to write them."""
         with self._lock:
             left = [waiting for waiting in self._taken if not waiting.is_settled] + list(self._waiting)
             in_line, self._in_line = self._in_line, deque()
@@ -327,7 +332,7 @@ class AppendQueue:
             call_in(waiting.loop, waiting.then, error)
 
     def leave(self, refusal: CallstreamError) -> None:
-        """In a process that was forked: the parent, which may hold the lock, writes what waits."""
+        """Called in a forked process. The lock may be held by the parent, which writes what waits."""
         self._lock = threading.Lock()
         self._refusal = refusal
         self._waiting.clear()
@@ -343,11 +348,11 @@ class AppendQueue:
         return batch
 
     def _fits(self, waiting: Waiting) -> bool:
-        """An append that is larger than the bound gets in when it is alone: it can never fit better."""
+        """An append that is larger than the bound is admitted when it is alone: it will never fit better."""
         return not self._bytes or self._bytes + waiting.size <= self._max_bytes
 
     def _admit(self, waiting: Waiting) -> bool:
-        """Whether the thread has to be woken for it. Under the lock."""
+        """Adds the append, under the lock. Returns whether the thread has to be woken for it."""
         self._bytes += waiting.size
         self._records += len(waiting.rows)
         self._waiting.append(waiting)
@@ -365,7 +370,7 @@ class AppendQueue:
         return not self._is_looking
 
     def _give_up(self, waiting: Waiting) -> None:
-        """The time of an append is over. If it is still in line, nothing of it is written."""
+        """Fails an append whose time is over while it is still in line: nothing of it is written."""
         with self._lock:
             if waiting not in self._in_line:
                 return
@@ -386,49 +391,49 @@ def deliver(settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
 
 
 class Outage:
-    """Whether the store takes appends. The log says once that it cannot be written, and once that it can again.
+    """Whether the store takes appends. It is logged once that the store cannot be written, and once that it can again.
 
-    A lock or a restart that passes within a second is not worth a line, unless an append has failed by then. A store that
-    was away is back as soon as anything was written to it. One that refused something (a full disk) may well take a
-    smaller row, so it has to take an append, or as much ``room`` as the one that it refused.
+    A lock or a restart that passes within a second is not logged, unless an append has failed by then. A store that was
+    unavailable is back as soon as anything has been written to it. One that refused something (a full disk) might still
+    take a smaller row, so it is back only when it has taken an append, or ``room`` bytes, as many as it refused.
     """
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._since: float | None = None
-        self._is_told = False
+        self._is_logged = False
         self.refusal: JournalError | None = None
         """Why the store has refused something. It has taken nothing as large since."""
         self.room = 0
-        """So many bytes show that it is over."""
+        """Bytes that the store has to take to show that the outage is over."""
 
     @property
     def is_on(self) -> bool:
         return self._since is not None
 
     def begin(self, error: JournalError, *, size: int = 0, gave_up: bool = False) -> None:
-        """``size``: of what was not written, where that is an append."""
+        """``size``: of the append that was not written, if it was one."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
         if not isinstance(error, StoreAway):
             self.refusal = error
             self.room = min(max(_LEAST_ROOM, self.room, size), _MOST_ROOM)
-        if not self._is_told and (gave_up or self.refusal or now - self._since >= _PASSING_SECONDS):
-            self._is_told = True
+        if not self._is_logged and (gave_up or self.refusal or now - self._since >= _PASSING_SECONDS):
+            self._is_logged = True
             _log.error("the journal cannot be written, trying again: %s", error)
 
     def end(self) -> None:
-        if self._since is not None and self._is_told:
+        if self._since is not None and self._is_logged:
             seconds = time.monotonic() - self._since
             _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
-        self._since, self._is_told, self.refusal, self.room = None, False, None, 0
+        self._since, self._is_logged, self.refusal, self.room = None, False, None, 0
 
 
 class GroupCommit:
-    """One task on the journal's thread writes all that waits in one transaction, in the order in which it came.
+    """One task on the journal's thread that writes all waiting appends in one transaction, in the order in which they came.
 
-    ``queue`` takes appends from any loop; ``run`` runs on the journal's, which ``begin`` starts.
+    ``queue`` takes appends from any loop; ``run`` runs on the loop of the journal's thread, which ``begin`` starts.
     """
 
     def __init__(
@@ -452,7 +457,7 @@ class GroupCommit:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Commits what comes until it has to stop and nothing waits any more."""
+        """Commits batch after batch, until ``stop`` is set and no append waits."""
         self._loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._news.set())
@@ -500,7 +505,7 @@ class GroupCommit:
                 return
 
     async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
-        """The commit, given up when the first of the batch has waited for as long as it may: no server may never answer."""
+        """Commits the batch. A server that has not answered by the deadline of the first append is given up."""
         if self._store.is_local:
             return await self._store.commit(batch)
         seconds = max(_LEAST_SECONDS, batch[0].deadline - time.monotonic())
@@ -523,6 +528,6 @@ class GroupCommit:
 
 
 def _was_away(error: StoreAway, seconds: float) -> str:
-    """The same of a time that is over. It names what was away: the store, or one of the two that it consists of."""
+    """The error in the past tense. It names what was unavailable: the store, or one of the two that it consists of."""
     which, is_away, why = str(error).partition(" is away: ")
     return f"{which} was away for {seconds:g} s ({why})" if is_away else f"{error} (for {seconds:g} s)"

@@ -1,10 +1,10 @@
-"""Records as a table keeps them: events into columns and back, and the pieces of an ended run folded. Pure.
+"""Records as a table stores them: events to columns and back, and the pieces of an ended run folded. Pure.
 
-The text of a piece (of arguments, of text, of reasoning) is the ``body`` as it is; any other event is JSON. A text that
-a database cannot keep as text (a NUL, half a surrogate pair) is kept as ASCII JSON, which the kind says.
+The ``body`` of a piece (of arguments, of text, of reasoning) is its text unchanged; any other event is JSON. A text that
+a database cannot store as text (a NUL, half a surrogate pair) is stored as ASCII JSON, which the kind shows.
 
-What a record carries beside its event hardly ever changes from one record to the next, so it lies in a row of its own,
-the ``Source``, and the record holds that row's number.
+What a record carries beside its event hardly ever changes from one record to the next, so it is stored in a row of its
+own, the ``Source``, and the record has that row's number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from callstream.events import (
 )
 
 KEPT_THREAD = "callstream kept "
-"""How threads are named whose runs only keep something for other processes: lists leave them out."""
+"""Prefix of threads whose runs only keep something for other processes: lists leave them out."""
 
 
 class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class RunRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """An event on its way into the journal, with what its record carries beside it."""
+    """An event on its way into the journal, with what its record carries beside the event."""
 
     event: RunEvent
     response_id: str | None = None
@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kind:
-    """Plain numbers, because one is looked at for every record."""
+    """Plain numbers, because one is checked for every record."""
 
     EVENT = 0
     ARGS = 1
@@ -74,7 +74,7 @@ ARGS_KINDS = (Kind.ARGS, Kind.ARGS | ESCAPED)
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
-    """Where a record came from. ``message_id`` only for pieces of text and reasoning: it stands nowhere else."""
+    """Where a record came from. ``message_id`` only for pieces of text and reasoning, which have it nowhere else."""
 
     response_id: str | None
     author: str | None
@@ -82,11 +82,11 @@ class Source(msgspec.Struct, frozen=True, gc=False):
 
 
 NOWHERE = Source(None, None, None)
-"""Of a record that is nothing but its event. It is number 0 of every run, and has no row."""
+"""The source of a record that is nothing but its event. It is number 0 of every run, and has no row."""
 
 
 class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """An event made ready for the log by the task that appends it; planning gives it its place there."""
+    """An event prepared for the log by the task that appends it. Planning gives it its place there."""
 
     event: RunEvent
     kind: int
@@ -95,11 +95,11 @@ class Row(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 RecordColumns: TypeAlias = tuple[int, int, int, int, int | None, int, str]
-"""run_key, seq, at_ms, source, call, kind, body: what is inserted into the log."""
+"""run_key, seq, at_ms, source, call, kind, body: a row to insert into the log."""
 
 
 class Stored(NamedTuple):
-    """A record as it lies in the log, with the message that its source names."""
+    """A record as it is stored in the log, with the message that its source names."""
 
     seq: int
     at_ms: int
@@ -112,7 +112,7 @@ class Stored(NamedTuple):
 
 
 RecordRow: TypeAlias = tuple[int, int, int, str, str | None, str | None, str | None, str | None, int | None]
-"""seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: what queries for records give."""
+"""seq, at_ms, kind, body, response_id, author, message_id, call_id, first_seq: a row that queries for records return."""
 
 _EVENT_TYPES = frozenset(get_args(RunEvent))
 _PIECE_KINDS: dict[type, int] = {
@@ -125,12 +125,12 @@ _decoder = msgspec.json.Decoder(RunEvent)
 _KEPT_BODIES = tuple(f'{{"type":"{kind.__struct_config__.tag}"' for kind in KEPT)
 """How the bodies of such events begin."""
 _SOURCES = 4096
-"""How many are remembered: nearly every record has that of the one before it in its run."""
+"""How many sources are cached: nearly every record has the same one as the record before it in its run."""
 _ID_FIELDS = ("call_id", "message_id", "provider_id", "thread_id", "principal", "name", "within")
 
 
 def prepare(event: Any, response_id: str | None = None, author: str | None = None) -> Row:
-    """The row of an event. Raises UsageError for what is no event of a run, or could not be read back as one."""
+    """The row of an event. Raises UsageError for a value that is not an event of a run, or could not be read back as one."""
     kind = type(event)
     code = _PIECE_KINDS.get(kind)
     message_id = None if code is None or kind is ArgsAppended else event.message_id
@@ -172,7 +172,7 @@ def _source_of(response_id: str | None, author: str | None, message_id: str | No
 
 
 def whole_completion(event: CallCompleted) -> tuple[int, str]:
-    """Kind and body of a completion that keeps its text, for a call of which no piece was ever stored."""
+    """Kind and body of a completion that keeps its text, for a call without any stored pieces."""
     return _json(event)
 
 
@@ -189,26 +189,26 @@ def check_id(name: object) -> str:
 
 
 def is_storable(*names: str | None) -> bool:
-    """Whether such ids can be in a database at all. One with a NUL or half a surrogate pair cannot."""
+    """Whether a database could have such ids at all. It cannot store a NUL or half a surrogate pair."""
     return all(name is None or _plain(name) for name in names)
 
 
 def check_place(after: int) -> int:
-    """The number of a record, no more than a database can count."""
+    """The number of a record, capped at the greatest that a database can hold."""
     if after < 0:
         raise UsageError(f"expected the number of a record, or 0 for the beginning, got {after}")
     return min(after, 2**31 - 1)
 
 
 def check_limit(limit: int | None) -> int | None:
-    """The limit, no more than a database can count."""
+    """The limit, capped at the greatest that a database can hold."""
     if limit is not None and limit < 0:
         raise UsageError(f"expected a limit of 0 or more, or None for all, got {limit}")
     return None if limit is None else min(limit, 2**63 - 1)
 
 
 def clean(text: str | None) -> str | None:
-    """The text as a column can show it. The log keeps it exactly."""
+    """The text as a column can hold it. The log has the exact text."""
     if text is None or _plain(text):
         return text
     return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -223,7 +223,7 @@ def piece_text(kind: int, body: str) -> str:
 
 
 def event_of(kind: int, body: str, call_id: str | None, message_id: str | None) -> RunEvent:
-    if kind == Kind.EVENT:  # most that is read at once is folded, and then it is these
+    if kind == Kind.EVENT:  # the most common when many records are read: there most are folded
         return cast(RunEvent, _decoder.decode(body))
     match kind & ~ESCAPED:
         case Kind.ARGS:
@@ -237,7 +237,7 @@ def event_of(kind: int, body: str, call_id: str | None, message_id: str | None) 
 
 
 def known_events(rows: Iterable[tuple[int, str]]) -> Iterator[RunEvent]:
-    """The events of (kind, body), without those that newer code has written and this code does not know."""
+    """The events of (kind, body), except those of newer code, which this code does not know."""
     for kind, body in rows:
         try:
             yield event_of(kind, body, None, None)
@@ -252,13 +252,13 @@ def record_of(run_id: str, started_at: float, row: RecordRow) -> Record:
 
 
 def merge_adjacent(rows: Sequence[RecordRow]) -> list[RecordRow]:
-    """The rows of a run with the pieces of one call or message that follow each other made one, at the place of the last.
+    """The rows of a run, with adjacent pieces of one call or message merged into one, at the place of the last.
 
     Pieces that cannot be stored as text are left as they are.
     """
     merged: list[RecordRow] = []
     texts: list[str] = []
-    last: RecordRow | None = None  # of pieces that are not in ``merged`` yet; ``texts`` has what they say
+    last: RecordRow | None = None  # of pieces that are not in ``merged`` yet; ``texts`` has their texts
     first_seq = 0
     for row in rows:
         kind = row[2]
@@ -294,7 +294,7 @@ def join_pieces(pieces: Iterable[tuple[int, str]]) -> str:
 
 
 def call_of(row: Sequence[Any]) -> Call:
-    """A call from the columns that the queries of calls begin with: its fields in their order, but for its text."""
+    """A call from the columns that queries for calls begin with: its fields in order, except its text."""
     call_id, name, state, *named = row[:9]
     reason, detail, result, error, ran_early, *times = row[9:16]
     result = None if result is None else codec.decode(result)
@@ -305,7 +305,7 @@ def call_of(row: Sequence[Any]) -> Call:
 def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
     """The call with its text, from (seq, kind, body) of its pieces and of the record that ended them.
 
-    Where there are no pieces, the record may have kept it whole. The input of a free-text tool becomes a JSON string.
+    Where there are no pieces, that record may have kept the whole text. The input of a free-text tool becomes a JSON string.
     """
     pieces = join_pieces((kind, body) for _, kind, body in rows if kind in ARGS_KINDS)
     if not pieces and rows:
@@ -317,10 +317,10 @@ def call_with_pieces(call: Call, rows: Sequence[tuple[int, int, str]]) -> Call:
 
 
 def fold(rows: Iterable[Stored]) -> list[Stored]:
-    """The rows of an ended run with the pieces of each call and of each message made one, at the place of the last.
+    """The rows of an ended run, with the pieces of each call and of each message folded into one, at the place of the last.
 
-    Text and reasoning of a message fold apart. A group of one stays as it is. What was kept so that the run could go on in
-    another process goes.
+    Text and reasoning of a message are folded separately. A group of one stays as it is. Records that were kept only so
+    that the run could go on in another process are dropped.
     """
     kept: list[Stored] = []
     groups: dict[tuple[int, int | str | None], list[Stored]] = {}
@@ -343,10 +343,10 @@ def fold(rows: Iterable[Stored]) -> list[Stored]:
 
 
 def find_folded_range(ranges: Sequence[tuple[int, int]], after: int) -> tuple[int, int] | None:
-    """The folded range around a place in the log, or None; grown until no range reaches over its beginning.
+    """The folded range around a place in the log, or None, extended until no other range reaches across its beginning.
 
-    ``ranges`` are (first, last) of folded records. Ranges of parallel calls overlap: reading from ``first - 1`` is
-    possible only where no other range is cut either.
+    ``ranges`` are (first, last) of folded records. Ranges of parallel calls overlap, and reading from ``first - 1`` is
+    possible only if that does not cut another range.
     """
     inside = [pair for pair in ranges if pair[0] <= after < pair[1]]
     if not inside:
@@ -374,16 +374,16 @@ def _body(kind: int, text: str) -> tuple[int, str]:
 
 
 def _readable(event: RunEvent) -> tuple[int, str]:
-    """Kind and body of an event that is no piece.
+    """Kind and body of an event that is not a piece.
 
-    It is read back at once: structs do not check what they are made with, and one record that cannot be read would make
-    its whole run unreadable.
+    It is read back at once: structs do not check the values that they are made with, and a single record that cannot be
+    read would make its whole run unreadable.
     """
     kind, body = _json(CallCompleted(event.call_id) if type(event) is CallCompleted else event)  # pieces are its text
     try:
         event_of(kind, body, None, None)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{type(event).__name__} was made with something else than it holds: {error}") from None
+        raise UsageError(f"{type(event).__name__} was made with a value that it cannot hold: {error}") from None
     return kind, body
 
 

@@ -3,9 +3,9 @@
 WAL: readers have connections of their own and never block the writer. Several processes may use one file; each takes
 the write lock for one batch at a time.
 
-What was acknowledged survives the end of the process, kill -9 included. With ``durability="process"`` (the default,
-``synchronous=NORMAL``) a power cut or a crash of the operating system can take the last moments of acknowledged records
-with it (those since the last checkpoint, about 4 MB of log), always from the end and never leaving the file unreadable.
+Acknowledged records survive the end of the process, kill -9 included. With ``durability="process"`` (the default,
+``synchronous=NORMAL``) a power cut or a crash of the operating system can lose the last of them (those since the last
+checkpoint, about 4 MB of log), always from the end, and never leaves the file unreadable.
 With ``durability="power"`` (``synchronous=FULL``) every batch is flushed to the disk before it is acknowledged.
 """
 
@@ -54,7 +54,7 @@ _BUSY_SECONDS = 5.0
 _WRITER_BUSY_SECONDS = 0.25
 """The journal tries again."""
 _SMALL_KIBIBYTES = 64
-"""The page cache of connections that do not write. It is small because SQLite empties it whenever something was written."""
+"""The page cache of connections that do not write. It is small because SQLite empties it after every write."""
 
 
 def _open_connection(
@@ -76,7 +76,7 @@ def _open_connection(
 
 @contextmanager
 def _failure(where: str) -> Iterator[None]:
-    """SQLite's errors as the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
+    """Turns SQLite's errors into the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
     try:
         yield
     except _FAILURES as error:
@@ -92,8 +92,8 @@ def _failed(where: str, error: Exception) -> JournalError:
             return StoreAway(f"{where} is locked by another process: {error}")
         if _code(error) in _NOT_WRITABLE:
             return JournalError(
-                f"{where} could not be used: {error}; its folder has to be there and writable, like the file, even to "
-                "read it: SQLite keeps its log beside the file"
+                f"{where} could not be used: {error}; its folder has to exist and be writable, like the file, even for "
+                "reading: SQLite keeps its log beside the file"
             )
         if _code(error) not in _UNSTORABLE:
             return JournalError(f"{where} could not be used: {error}")
@@ -115,7 +115,7 @@ _decode = msgspec.json.Decoder(list[Any]).decode
 _CACHE_KIBIBYTES = 512
 """The writer's page cache: enough for the last page of each of a hundred active runs. SQLite's default is 2,000."""
 _SPILL_PAGES = 1024
-"""A transaction that changes more pages than the cache holds may keep this many in memory, so that none is written twice."""
+"""A transaction that changes more pages than the cache holds may keep this many in memory, so none is written twice."""
 _VACUUM_PAGES = 4096
 
 
@@ -125,7 +125,7 @@ def _of_many(statement: str, count: int) -> str:
     return head + values + ",".join([row] * count)
 
 
-# At most 999 parameters a statement, which older versions of SQLite hold to.
+# At most 999 parameters per statement, the limit of older versions of SQLite.
 _INSERT_RECORDS = {size: _of_many(_SQL["insert_record"], size) for size in (128, 64, 32, *range(16, 0, -1))}
 
 
@@ -194,7 +194,7 @@ class SqliteSession(Session):
                 raise Stale
 
     def _insert_records(self, records: Sequence[RecordColumns]) -> None:
-        """Many rows a statement. Between statements the driver hands the interpreter over to other threads and has to
+        """Many rows per statement. Between statements the driver hands the interpreter over to other threads and has to
         wait for it again, which costs more than a row (``bench.journal``, rate with 100 runs at once).
         """
         start = 0
@@ -240,7 +240,7 @@ class SqliteFile(Database):
             connection.close()
 
     def fit_cache(self, active_runs: int) -> None:
-        """Makes the page cache as large as it is of use for that many runs (``bench.journal``, 1,000 runs)."""
+        """Makes the page cache as large as is useful for that many runs (``bench.journal``, 1,000 runs)."""
         wanted = max(_CACHE_KIBIBYTES, (2 * active_runs) // 256 * 256)
         if wanted != self._cache_kibibytes:
             self._cache_kibibytes = wanted
@@ -265,7 +265,7 @@ class SqliteFile(Database):
             self._readers.append(connection)
         with _failure(self.where):
             session.connection.execute("PRAGMA query_only = ON")
-            session.connection.execute("BEGIN")  # one snapshot for all that is read
+            session.connection.execute("BEGIN")  # one snapshot for everything that is read
             try:
                 return at_once(work(session, *args))
             finally:
@@ -280,12 +280,12 @@ class SqliteFile(Database):
 
     @contextmanager
     def transaction(self) -> Iterator[SqliteSession]:
-        """No other connection writes meanwhile. Whatever goes wrong, nothing is kept."""
+        """No other connection writes meanwhile. If anything goes wrong, nothing is kept."""
         connection = self.connection
         if _identity(self._path) != self._identity:
             raise JournalError(
-                f"{self.where} was deleted, moved or replaced while it was open: what is written now would be lost; "
-                "open the journal anew"
+                f"{self.where} was deleted, moved or replaced while it was open: anything written now would be lost; "
+                "open the journal again"
             )
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -303,7 +303,7 @@ class SqliteFile(Database):
     async def writing(self, *, durable: bool = False, erasing: bool = False) -> AsyncIterator[Session]:
         with _failure(self.where):
             if erasing:
-                self.connection.execute("PRAGMA secure_delete = ON")  # what is erased is overwritten, not only unlinked
+                self.connection.execute("PRAGMA secure_delete = ON")  # erased content is overwritten, not only unlinked
             if durable:
                 self.connection.execute("PRAGMA synchronous = FULL")
         try:
@@ -318,12 +318,12 @@ class SqliteFile(Database):
         self.connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability == 'power' else 'NORMAL'}")
 
     async def give_back(self) -> None:
-        """See ``Database``. Free pages are kept where running runs will soon fill them again."""
+        """See ``Database``. Free pages are kept if active runs will soon fill them again."""
         run = self.connection.execute
         with _failure(self.where):
             free, pages = run("PRAGMA freelist_count").fetchone()[0], run("PRAGMA page_count").fetchone()[0]
             if free and (free > pages // 4 or not run(_SQL["count_active"]).fetchone()[0]):
-                # executescript, because execute gives back one page and stops.
+                # executescript, because execute would give back one page and stop.
                 self.connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
             run("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -333,7 +333,7 @@ class SqliteFile(Database):
         mode = None
         while mode is None:
             try:
-                run("PRAGMA auto_vacuum = INCREMENTAL")  # counts only while the file is empty
+                run("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only while the file is empty
                 (mode,) = run("PRAGMA journal_mode = WAL").fetchone()
             except sqlite3.OperationalError as error:
                 # Changing the mode does not wait for a lock by itself.
@@ -349,7 +349,7 @@ class SqliteFile(Database):
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file has that name now; None if there is none."""
+    """Identifies the file that has that name now; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -381,27 +381,27 @@ def check_opens(path: str) -> None:
 
 _PAGE = 4096
 PAGES = 1000
-"""After so many pages the log is brought in: 4 MB."""
+"""After this many pages the log is moved into the file: 4 MB."""
 MOST_PAGES = 4 * PAGES
-"""After so many SQLite does it by itself."""
+"""After this many SQLite does so itself."""
 _PASSES = 2
-"""The first takes milliseconds and the second what came in these, so that hardly anything is left."""
+"""The first takes milliseconds; the second takes what came meanwhile, so that hardly anything is left."""
 _BRING_IN = "PRAGMA wal_checkpoint(PASSIVE)"
 
 
 def _pages_of(batch: Sequence[Append]) -> int:
-    """About so many pages a commit writes: each run fills one of its own, and a long text has others, listed in two more."""
+    """About how many pages a commit writes: one for each run, and for long text its own, which two more pages list."""
     text = sum([len(row.body) for append in batch for row in append.rows])
     return 1 + len(batch) + (0 if text < _PAGE // 4 else 3 + text // _PAGE)
 
 
 class Checkpoints:
-    """What commits have put into SQLite's log comes into the file itself, most of it on a thread of its own.
+    """Moves what commits have put into SQLite's log into the file itself, most of it on a thread of its own.
 
-    By itself SQLite does that within a commit, every thousand pages, and waits for the disk: some milliseconds where the
-    disk is fast, and all that is written meanwhile waits with it. Here the writer goes on meanwhile, and then brings in
-    the few pages that came: SQLite starts its log anew only when all of it is in the file. A writer that is far ahead of
-    the disk waits for it, so that the log never gets much longer than ``MOST_PAGES``.
+    SQLite itself would do so within a commit, every thousand pages, and wait for the disk: some milliseconds on a fast
+    disk, during which all other writes wait as well. Here the writer goes on in the meantime, and then moves the few pages
+    that came since: SQLite starts its log anew only when all of it is in the file. A writer that is far ahead of the disk
+    waits for it, so the log never gets much longer than ``MOST_PAGES``.
     """
 
     def __init__(self, path: str) -> None:
@@ -420,7 +420,7 @@ class Checkpoints:
         self._disconnect()
 
     def count(self, pages: int) -> None:
-        """About so many were committed."""
+        """Counts pages that were committed; their number may be approximate."""
         self._pages += pages
         if self._under_way is not None:
             if self._pages >= MOST_PAGES - PAGES:
@@ -431,7 +431,7 @@ class Checkpoints:
                 with suppress(sqlite3.Error):
                     self._writer.execute(_BRING_IN).fetchall()
         elif self._pages >= PAGES:
-            with suppress(RuntimeError):  # the interpreter ends, and starts no threads any more
+            with suppress(RuntimeError):  # the interpreter is ending, and starts no more threads
                 self._under_way = self._thread.submit(self._bring_in)
 
     def _connect(self) -> sqlite3.Connection:
@@ -443,7 +443,7 @@ class Checkpoints:
             self._connection = None
 
     def _bring_in(self) -> None:
-        """What cannot be brought in stays in the log, and nothing is lost."""
+        """Pages that cannot be moved stay in the log, so nothing is lost."""
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -454,9 +454,9 @@ class Checkpoints:
 
 
 POLL_SECONDS = 0.02
-"""How often commits of other processes are looked for, while a run is followed and they come."""
+"""How often to look for commits of other processes, while a run is followed and commits come."""
 QUIET_POLL_SECONDS = 0.2
-"""How often, when none have come for a while: looking is most of what an idle follower costs."""
+"""How often, when none have come for a while: looking is most of the cost of an idle follower."""
 
 
 class SqliteStore(SqlStore):
@@ -492,15 +492,15 @@ class SqliteStore(SqlStore):
             except Stale:
                 self._writer.memory.clear()
             except BaseException:
-                self._writer.memory.clear()  # it was planned, and is not what the file holds
+                self._writer.memory.clear()  # it has what was planned, which the file does not
                 raise
-        raise StoreAway(f"{self.where} changed under the writer's hands three times")
+        raise StoreAway(f"{self.where} was changed by another process during each of three attempts to write")
 
     async def _check(self, session: SqliteSession, batch: Sequence[Append]) -> None:
-        """Drops from memory what another process has changed.
+        """Drops from memory the runs of the batch that another process has changed.
 
-        No other process can write now, and ``data_version`` says whether one has since it was last looked at; if not,
-        all that is remembered is true, and nothing is read.
+        No other process can write now, and ``data_version`` shows whether one has since it was last checked; if not,
+        everything remembered is still true, and nothing is read.
         """
         memory = self._writer.memory
         (version,) = session.connection.execute("PRAGMA data_version").fetchone()
@@ -513,16 +513,17 @@ class SqliteStore(SqlStore):
         keys = [owned.key for owned in remembered.values()]
         true = set(await session.rows("check_runs", run_keys=keys))
         for run_id, owned in remembered.items():
-            # The id too: the number of an erased run is given again.
+            # The id is compared as well: the key of an erased run may be given to another run.
             if (run_id, owned.key, owned.writer, owned.epoch, owned.last_seq) not in true:
                 memory.drop(run_id)
         self._doubtful -= asked
 
     async def watch(self) -> None:
-        """Looks whether another process has committed. Followers of this process's own runs are pushed what it writes.
+        """Polls for commits of other processes. Followers of this process's own runs are pushed its writes and need none of
+        this.
 
-        ``data_version`` of the writing connection changes with every commit of any other connection, and costs a look
-        into shared memory.
+        ``data_version`` of the writing connection changes with every commit of any other connection, and costs no more than
+        a look into shared memory.
         """
         seen: dict[str, int] = {}
         version = None
@@ -546,7 +547,7 @@ class SqliteStore(SqlStore):
         if not await self._database.ask("fence_dead", writer=self._writer.name, limit=1):
             return []  # without the lock
         async with self._database.writing() as session:
-            # Leases are judged by the wall clock, which may be set: a process that has not given its own back is looked at.
+            # Leases are judged by the wall clock, which may be set: so processes that still hold one are checked themselves.
             holders = {writer for (writer,) in await session.rows("writers")}
             return await self._writer.adopt(
                 session, apps, limit, lambda writer: writer in holders and process_lives(writer), run_id=run_id

@@ -1,4 +1,4 @@
-"""What a database has to offer so that ``Journal`` makes a journal of it, and what it is asked for."""
+"""What a database has to offer for ``Journal`` to make a journal of it, and what is passed between the two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from callstream.journal.writer import Committed, Writer
 
 _log = logging.getLogger("callstream.journal")
 
-# -- which runs and calls are meant: of a list, and of what is to be forgotten -----------------------------------------
+# -- filters: which runs and calls to list, and which runs to forget ---------------------------------------------------
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallFilter(RunFilter, frozen=True, kw_only=True):
-    """Calls of such runs."""
+    """Which calls: those of the runs that fit, with these further conditions."""
 
     states: Sequence[CallState] | None = None
     provider_id: str | None = None
@@ -63,7 +63,7 @@ def forget_filter(before: float | None, thread: str | None, principal: str | Non
 
 
 def forgotten_mark(thread_id: str, principal: str | None) -> str:
-    """What is left of a thread that was erased for good. It does not say which thread that was, or whose."""
+    """What remains of a permanently erased thread: a digest, which does not reveal the thread or its principal."""
     return hashlib.sha256(msgspec.json.encode((thread_id, principal))).hexdigest()
 
 
@@ -71,24 +71,24 @@ def forgotten_mark(thread_id: str, principal: str | None) -> str:
 
 
 class StoreAway(JournalError):
-    """The store cannot be reached or is locked just now. Worth trying again for a while.
+    """The store cannot be reached or is locked at the moment. It is worth trying again for a while.
 
-    It is not known whether what was being written is written: each append's ``base`` tells when it is tried again.
+    Whether the batch under way was written is unknown. When it is tried again, each append's ``base`` shows whether it was.
     """
 
 
 class Unstorable(JournalError):
-    """The store cannot hold such a value. It takes others."""
+    """The store cannot hold this value, but takes others."""
 
 
 SCHEMA_VERSION = 3
 """The schema that this code writes."""
 OLDEST_CODE = 1
-"""The schema of the oldest code that such a store serves: what has come since, that leaves alone."""
+"""The schema of the oldest code that can use such a store: that code leaves alone what was added since."""
 
 
 def check_archive(writer: Writer, where: str, *, has_packs: bool) -> None:
-    """Raises JournalError if runs lie in an archive that this process does not know: it could not read or erase them."""
+    """Raises JournalError if runs are in an archive that this process was not given: it could not read or erase them."""
     if has_packs and not writer.has_archive:
         raise archive_unnamed(where)
 
@@ -100,8 +100,8 @@ def archive_unnamed(where: str) -> JournalError:
 
 
 def check_log(writer: Writer, where: str, noted: str | None) -> None:
-    """Raises UsageError if this process has another log than the one that is noted, or none: it would take runs for whole
-    that lack the pieces which lie there, and compact them, and then these pieces are never read again.
+    """Raises UsageError if this process does not use the log that is noted: it would mistake runs whose pieces are in that
+    log for complete ones and compact them, and those pieces would never be read again.
     """
     named = writer.log.name if writer.log is not None else None
     if noted is not None and named != noted:
@@ -114,20 +114,20 @@ def check_log(writer: Writer, where: str, noted: str | None) -> None:
 
 
 def warn_of_others(where: str, writers: Collection[str]) -> None:
-    """When a log is noted: those have opened the store without it."""
+    """Called when a log is noted: warns of the processes that have opened the store without it."""
     if writers:
         _log.warning(
-            "%s has a log from now on, and processes use it that may have been started without: end them, or start them "
-            "again with the log: %s",
+            "%s has a log from now on, and is in use by processes that may have been started without it: end them, or "
+            "start them again with the log: %s",
             where,
             ", ".join(sorted(writers)),
         )
 
 
 class Head(msgspec.Struct, frozen=True):
-    """A run's number, and what numbers in its records mean. These never change; more may come while the run goes on.
+    """A run's key, and what the numbers in its records stand for. Those never change; a live run may get more of them.
 
-    ``writer``: the process that owns it, whose part of the log has its pieces; empty when the run is compacted.
+    ``writer``: the process that owns the run and has its pieces in its part of the log; empty once the run is compacted.
     """
 
     run_id: str
@@ -156,7 +156,7 @@ class CallLog(NamedTuple):
 
 
 class RunRows(NamedTuple):
-    """The whole log of a run, for compaction. Without rows if the run is still running or is compacted."""
+    """The whole log of a run, for compaction. It has no rows if the run is still running or is compacted already."""
 
     run_key: int
     ended: bool
@@ -165,7 +165,7 @@ class RunRows(NamedTuple):
 
 
 class StoreReader(Protocol):
-    """The questions that nothing is written for."""
+    """The queries that write nothing."""
 
     async def page(self, run_id: str, after: int, limit: int, is_first: bool) -> Page | Folded | None: ...
 
@@ -184,42 +184,42 @@ class StoreReader(Protocol):
         ...
 
     async def has_forgotten(self, mark: str) -> bool:
-        """Whether runs of the thread with that ``forgotten_mark`` were erased for good."""
+        """Whether runs of the thread with that ``forgotten_mark`` were permanently erased."""
         ...
 
     async def heads(self, run_ids: Sequence[str]) -> Sequence[Head]:
-        """Those of the runs that are there."""
+        """The heads of those of the runs that exist."""
         ...
 
     async def log(self, run_id: str) -> RunRows | None: ...
 
     async def writers(self) -> set[str]:
-        """Those that are alive, and those that have runs which are not compacted."""
+        """The writers that are alive, and those that own runs which are not compacted."""
         ...
 
     async def run_sizes(self, after: int, last: int | None, limit: int | None) -> Sequence[RunSize]:
-        """The first so many runs with keys after that one, up to the last one, in the order of their keys."""
+        """The first ``limit`` runs with keys greater than ``after``, up to ``last``, ordered by key."""
         ...
 
     async def whole_runs(self, run_keys: Sequence[int]) -> Sequence[WholeRun]:
-        """Those of the runs that are there, in the order of their keys."""
+        """Those of the runs that exist, ordered by key."""
         ...
 
     async def forgotten(self, after: str, limit: int) -> Sequence[str]:
-        """The first so many ``forgotten_mark``s after that one, in order."""
+        """The first ``limit`` of the ``forgotten_mark``s after that one, in order."""
         ...
 
     async def left_open(self) -> Sequence[str]:
-        """The runs that go on but whose process is gone, the oldest first."""
+        """The runs that have not ended but whose process is gone, oldest first."""
         ...
 
     async def stats(self) -> dict[str, Any]: ...
 
 
 class Store(Protocol):
-    """One database. It is awaited on the journal's thread only; so is its reader, unless that ``is_local``.
+    """One database. It is awaited on the journal's thread only, and so is its reader, unless the store ``is_local``.
 
-    It is the whole journal, or the index beside a ``Log``: then some pieces of live runs are not here.
+    It is the whole journal, or the index beside a ``Log``, which then has some pieces of live runs.
 
     Anything may raise StoreAway if it should be tried again, JournalError if not.
     """
@@ -229,7 +229,7 @@ class Store(Protocol):
     journal_id: str
     """Which journal it is, whatever its address. It is known when the store is open."""
     is_local: bool
-    """Whether no server is asked: then ``commit`` keeps its thread until it is done, and the reader may be awaited in any
+    """Whether there is no server. Then ``commit`` blocks its thread until it is done, and the reader may be awaited in any
     event loop.
     """
 
@@ -242,14 +242,14 @@ class Store(Protocol):
     async def open(self, writer: Writer, followers: Followers) -> None:
         """Connects, brings the schema up to date or refuses it, and takes the writer's lease.
 
-        Raises UsageError if another log is noted than the writer's, or if it has none; see ``note_log``.
+        Raises UsageError if a log is noted that the writer does not have; see ``note_log``.
         """
 
     async def note_log(self) -> None:
-        """Notes for good that the writer's log lies beside this store, before anything is put there.
+        """Notes permanently that the writer's log belongs to this store, before anything is written to that log.
 
-        From then on the store is not opened without it. Processes that have done so before, and may still use the store,
-        are named in a warning.
+        From then on the store cannot be opened without it. A warning names the processes that have opened it without the
+        log before, and may still use it.
         """
 
     async def migrate(self) -> int:
@@ -264,10 +264,10 @@ class Store(Protocol):
         ...
 
     async def renew(self) -> None:
-        """Says that this process is alive."""
+        """Renews this process's lease, which shows that it is alive."""
 
     async def check(self, size: int) -> None:
-        """Commits one small row of this process's own; with a size, one that has so many bytes more, and then without."""
+        """Commits one small row of this process's own. With a size, first with that many bytes more, then without them."""
 
     async def hold(self, name: str, seconds: float) -> bool:
         """Takes or keeps a duty's lease; False while another process has it."""
@@ -277,7 +277,7 @@ class Store(Protocol):
         """Wakes followers when another process has committed. Runs until it is cancelled."""
 
     async def sweep(self, limit: int, patience: float) -> list[str]:
-        """Closes up to so many runs of dead processes and returns their ids; see ``Writer.sweep``."""
+        """Ends up to ``limit`` runs of dead processes and returns their ids; see ``Writer.sweep``."""
         ...
 
     async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
@@ -285,32 +285,32 @@ class Store(Protocol):
         ...
 
     async def release_gone(self) -> None:
-        """Gives the leases of writers back of which it is known that their processes are gone."""
+        """Gives back the leases of writers whose processes are known to be gone."""
 
     async def put_folded(self, run_id: str, run_key: int, rows: Iterable[Stored]) -> bool:
-        """Puts the folded log in the place of the log. False if another process has compacted or erased the run."""
+        """Replaces a run's log with the folded one. False if another process has compacted or erased the run."""
         ...
 
     async def due(self, age: float) -> list[str]:
-        """Some runs that ended longer ago than that and are not compacted."""
+        """Some of the runs that ended longer ago than that and are not compacted."""
         ...
 
     async def own_due(self, age: float) -> list[str]:
-        """Those that this process has ended and had better compact itself. One process does so for all others."""
+        """Of these, runs that this process has ended and should compact itself. All others are left to one process."""
         ...
 
     async def settle(self, records: Sequence[RecordColumns]) -> None:
         """See ``Tables``."""
 
     async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:
-        """Erases up to so many of those runs and returns their ids. They have ended: the filter says so.
+        """Erases up to ``limit`` of those runs and returns their ids. The filter must match ended runs only.
 
-        ``for_good``: and keeps the ``forgotten_mark`` of their threads.
+        ``for_good``: also keeps the ``forgotten_mark`` of their threads.
         """
         ...
 
     async def restore(self, runs: Sequence[WholeRun], gone: Collection[int]) -> None:
-        """Puts those runs in the place of what is here under their keys, and erases others, in one transaction."""
+        """Puts those runs in place of what is stored under their keys, and erases the keys ``gone``, in one transaction."""
 
     async def keep_forgotten(self, marks: Sequence[str]) -> None: ...
 

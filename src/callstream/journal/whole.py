@@ -1,6 +1,6 @@
-"""A run as a whole, as one store gives it and another takes it: every row of it, and nothing of who is alive.
+"""A run as a whole, as one store hands it to another: every row of it, and nothing about which processes are alive.
 
-Two stores hold the same run if its digests are the same. A run that has ended has no owner any more, so that is left out.
+Two stores hold the same run if the digests are the same. A run that has ended no longer has an owner, so none is included.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WholeRecord: TypeAlias = tuple[int, int, int, int | None, int, str, int | None]
 
 
 class WholeRun(msgspec.Struct, frozen=True):
-    """``last_seq`` is None while the run goes on; ``writer`` is empty and ``exclusive`` false when it does not."""
+    """``last_seq`` is None until the run has ended; from then on ``writer`` is empty and ``exclusive`` false."""
 
     key: int
     run_id: str
@@ -72,7 +72,7 @@ class WholeRun(msgspec.Struct, frozen=True):
 
     @property
     def attempt(self) -> int:
-        """See ``RunRow``. The epoch also rises where a process merely ends the run of a dead one."""
+        """See ``RunRow``. The epoch also rises when a process merely ends a dead one's run, which is not an attempt."""
         return max(1, self.epoch - (self.outcome == "failed" and self.reason == "interrupted"))
 
 
@@ -92,7 +92,7 @@ def whole_runs(
     calls: Iterable[Sequence[Any]],
     records: Iterable[Sequence[Any]],
 ) -> list[WholeRun]:
-    """Runs from the rows of a database; those of all but the first begin with the run's key, and are in order."""
+    """Runs from the rows of a database. Rows of the last three begin with the run's key, and are in order."""
     found = {}
     for row in runs:
         columns = list(row)
@@ -109,7 +109,7 @@ def whole_runs(
 
 
 def plan_of(runs: Iterable[WholeRun]) -> Plan:
-    """What writes those runs into tables that have nothing of them, but for the records of compacted ones."""
+    """A plan that writes those runs into tables that have nothing of them; it leaves out the records of compacted runs."""
     plan = Plan([], Memory(), 0.0)
     for run in runs:
         last_seq = run.last_seq or run.records[-1][0]
@@ -129,7 +129,7 @@ def plan_of(runs: Iterable[WholeRun]) -> Plan:
 
 
 def stored_rows(run: WholeRun) -> list[Stored]:
-    """Its records as they lie in a log."""
+    """The run's records as they are stored in a log."""
     messages = {number: message_id for number, _, _, message_id in run.sources}
     return [
         Stored(seq, at_ms, source, call, kind, body, messages.get(source), first_seq)
@@ -139,13 +139,13 @@ def stored_rows(run: WholeRun) -> list[Stored]:
 
 _FIRST_LINE = b"callstream pack 1\n"
 _ZLIB = b"z"
-"""How a run is kept: compressed by zlib, as MessagePack within."""
+"""How a run is encoded: as MessagePack, compressed by zlib."""
 NONCE_BYTES = 16
 _decoder = msgspec.msgpack.Decoder(WholeRun)
 
 
 class PackPlace(NamedTuple):
-    """Where a run lies: in which pack, and which bytes of it."""
+    """Where a run is: in which pack, and in which of its bytes."""
 
     run_key: int
     run_id: str
@@ -155,11 +155,11 @@ class PackPlace(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """Many runs in one object of the archive: a line that says what it is, some random bytes, and the runs, each compressed
-    by itself, so that one is read without the others.
+    """Many runs in one object of the archive: a line that identifies the format, some random bytes, and the runs, each
+    compressed separately, so that one can be read without the others.
 
-    Its name is the digest of its contents. The random bytes make every pack another one, so a name that was given up is
-    never used again.
+    A pack's name is the digest of its contents. The random bytes make every pack unique, so the name of a pack that was
+    given up is never used again.
     """
 
     name: str
@@ -185,7 +185,7 @@ def decode_run(data: bytes, place: PackPlace) -> WholeRun:
 
 
 def make_pack(runs: Sequence[tuple[int, str, bytes]], nonce: bytes) -> Pack:
-    """A pack of key, id and encoded text of runs."""
+    """A pack of runs, each given as its key, its id and its encoded bytes."""
     parts = [_FIRST_LINE, nonce]
     start = len(_FIRST_LINE) + len(nonce)
     spans: list[tuple[int, str, int, int]] = []
@@ -203,7 +203,7 @@ def digest_of(data: bytes) -> str:
 
 
 GOING_ON = frozenset({CallState.RUNNING_EARLY, CallState.EXECUTING, CallState.AWAITING})
-"""A run with such a call stays: it will soon be read."""
+"""A run with a call in such a state is not archived: it will be read soon."""
 PackState: TypeAlias = Literal["writing", "kept", "dirty", "gone"]
 
 
@@ -224,61 +224,64 @@ class PackFigures(NamedTuple):
 
 
 class Packs(Protocol):
-    """What the index has to know of packs. Awaited where the store is; what only reads, where its reader is.
+    """What the index knows about packs. Awaited where the store is; methods that only read, where its reader is.
 
-    A pack is known here before it is written, so nothing lies in the archive that the index has never heard of::
+    A pack is registered here before it is written, so the archive never has an object that the index does not know about::
 
         writing -> kept -> dirty -> gone -> nothing
               \\____________________/
 
-    ``writing``: its object may be there, or a part of it. ``kept``: runs lie in it. ``dirty``: something in it was
-    forgotten, so it has to be written anew, without that. ``gone``: nothing refers to it, its object has to be deleted.
-    Only ``writing`` becomes ``kept``, in the transaction that takes the runs out of the tables; so a process that was
-    stopped for long cannot make use of an object that another one has given up.
+    ``writing``: its object, or a part of it, may exist. ``kept``: it holds runs. ``dirty``: a run in it was forgotten, so it
+    has to be rewritten without that run. ``gone``: nothing refers to it, and its object has to be deleted. Only ``writing``
+    becomes ``kept``, in the transaction that takes the runs out of the tables; so a process that was stopped for long
+    cannot make use of an object that another process has given up.
 
     Anything may raise StoreAway if it should be tried again, JournalError if not.
     """
 
     async def due(self, age: float, limit: int) -> Sequence[Due]:
-        """The first so many runs that ended longer ago than that, are compacted, and lie in no pack.
+        """The first ``limit`` runs that ended longer ago than that, are compacted, and are not in a pack.
 
-        None of their calls is ``GOING_ON``. What another run still says of one changes its row, which stays.
+        None of their calls is ``GOING_ON``. If another run records something about one of them later, that changes the
+        call's row, which stays in the index.
         """
         ...
 
     async def begin(self, name: str) -> None:
-        """Makes a pack known that will be written now."""
+        """Registers a pack that is about to be written."""
 
     async def keep(self, name: str, places: Sequence[PackPlace], size: int, instead_of: str | None) -> bool:
-        """Has those runs lie in that pack from now on, and nowhere else.
+        """Makes that pack the only place of those runs.
 
-        ``instead_of``: the pack in which they lay, which is gone then. Without it they lay in the tables: their records and
-        what their calls hold is erased there. False, and nothing is done, if one of them is not there any more, or the pack
-        is not being written any more.
+        ``instead_of``: the pack that they were in, which is then gone. Without it they were in the tables, where their
+        records and the contents of their calls are erased. Returns False, with nothing done, if one of the runs is no longer
+        there, or the pack is no longer being written.
         """
         ...
 
     async def give_up(self, name: str) -> None:
-        """A pack in which no run lies is gone."""
+        """Marks a pack that holds no run as gone."""
 
     async def give_up_stale(self, age: float) -> None:
-        """So are those that have been written for longer than that: their processes have died, or will be refused."""
+        """Marks packs that have been ``writing`` for longer than that as gone: their processes have died, or will be
+        refused.
+        """
 
     async def drop(self, name: str) -> None:
-        """Nothing is known any more of a pack that is gone."""
+        """Forgets a pack that is gone."""
 
     async def listed(self, state: PackState) -> Sequence[str]: ...
 
     async def newest(self) -> str | None:
-        """The last of the packs that runs lie in."""
+        """The newest of the packs that hold runs."""
         ...
 
     async def in_pack(self, name: str) -> Sequence[PackPlace]:
-        """The runs that lie in it, in the order in which they lie there."""
+        """The runs in that pack, in the order in which they are stored there."""
         ...
 
     async def places(self, run_ids: Sequence[str]) -> Sequence[PackPlace]:
-        """Those of the runs that lie in packs."""
+        """The places of those of the runs that are in packs."""
         ...
 
     async def figures(self) -> PackFigures: ...

@@ -1,7 +1,7 @@
 """Where the work of a journal is done: on a thread of its own, or at once.
 
-The thread runs an event loop, on which the store is used: it commits what waits, renews the lease, keeps house, and
-notices other processes. A store that blocks (SQLite) blocks only this thread.
+The thread runs an event loop, on which the store is used: it commits appends, renews the lease, does the housekeeping, and
+watches for commits of other processes. A store that blocks (SQLite) blocks only this thread.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _DUTIES_SECONDS = 1.0
 
 
 class JournalThread:
-    """The store on a thread of its own, with an event loop. After a fork the thread is the parent's, and so is the journal.
+    """Runs the store on a thread of its own, with an event loop. After a fork, the thread and the journal are the parent's.
 
-    Everything may be awaited in any event loop, in several at once too.
+    Everything may be awaited in any event loop, even in several at once.
     """
 
     def __init__(self, store: Store, followers: Followers, settings: JournalSettings, housekeeper: Housekeeper) -> None:
@@ -53,7 +53,7 @@ class JournalThread:
         self.submit = self._queue.submit
         """Commits rows in the order of the appends, and calls ``then`` with the outcome. Opens the store if need be."""
         self.schedule = self._queue.schedule
-        """Calls what will append to the run, in this loop: in its next step, or when a batch is due."""
+        """Calls work that will append to the run, in this loop: in its next step, or when a batch is due."""
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[None] | None = None
         self._closing: concurrent.futures.Future[None] | None = None
@@ -66,7 +66,7 @@ class JournalThread:
 
     @property
     def pending_bytes(self) -> int:
-        """How much waits to be written."""
+        """How many bytes wait to be written."""
         return self._queue.pending_bytes
 
     async def open(self) -> None:
@@ -81,7 +81,9 @@ class JournalThread:
             await asyncio.shield(asyncio.wrap_future(opening))
 
     def _begin(self) -> concurrent.futures.Future[None] | None:
-        """Starts the thread, unless it was started. In an event loop, of whose kind that of the thread will be."""
+        """Starts the thread, unless it has been started; None if the journal is closed. Called in an event loop: the thread
+        gets one of the same kind.
+        """
         with self._lock:
             if self._closing is not None:
                 return None
@@ -94,7 +96,7 @@ class JournalThread:
         return opening
 
     def leave(self) -> None:
-        """The process was forked, and the thread is the parent's."""
+        """Called in a forked process: the thread is the parent's."""
         self._is_parents = True
         self._queue.leave(_forked())
 
@@ -116,11 +118,11 @@ class JournalThread:
         await asyncio.shield(asyncio.wrap_future(closing))
 
     async def check(self) -> None:
-        """Raises JournalError if an append would not be written now. Where one was refused, as much has to be written."""
+        """Raises JournalError if an append would not be written now. If one was refused, the check writes as many bytes."""
         await self.do(self._check)
 
     async def do(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
-        """Awaits work that uses the store, and opens it before if need be."""
+        """Awaits work that uses the store, and opens the store first if need be."""
         await self.open()
         if self._loop is None or self._has_ended:
             raise JournalError("the journal's thread has ended")
@@ -148,8 +150,8 @@ class JournalThread:
             self._end(opening)
 
     def _end(self, opening: concurrent.futures.Future[None]) -> None:
-        """No task may wait for a thread that is gone."""
-        lost = JournalError(f"the journal's thread has ended; {self._store.where} is not written any more")
+        """Fails whatever still waits for the thread, which is ending."""
+        lost = JournalError(f"the journal's thread has ended; nothing more is written to {self._store.where}")
         with self._lock:
             if self._closing is not None and not self._closing.done():
                 self._closing.set_result(None)
@@ -205,7 +207,7 @@ class JournalThread:
                 await self._look_for_end()
 
     async def _look_for_end(self) -> None:
-        """A lease can be renewed while the log beside the store takes nothing, so both are asked."""
+        """Ends the outage if store and log take writes. A renewed lease does not show that: the log may still be away."""
         if self._outage.is_on:
             try:
                 await self._store.check(self._outage.room)
@@ -226,11 +228,11 @@ class JournalThread:
 
     @property
     def may_judge(self) -> bool:
-        """Whether it can tell by their leases that other processes are dead: not when it was late itself."""
+        """Whether an expired lease shows this process that another is dead: not if it was late itself."""
         return not self._is_late() and time.monotonic() >= self._judges_from
 
     def _is_late(self) -> bool:
-        """Whether this process has not renewed its own lease in time: it was stopped, or the store was away."""
+        """Whether this process has not renewed its own lease in time: it was stopped, or the store was unavailable."""
         return time.time() - self._renewed_at > self._settings.lease_ttl
 
     async def _keep_house(self) -> None:
@@ -250,8 +252,8 @@ class JournalThread:
     async def _tidy(self, period: float) -> None:
         """One process at a time does the duties.
 
-        What made this process late (a suspended machine, a store that was away) made others late too. They get the time
-        of a lease to come back before this one takes their runs.
+        What made this process late (a suspended machine, an unavailable store) made others late too. They get the duration
+        of a lease to come back before this process takes their runs.
         """
         may_sweep = self.may_judge
         await self._housekeeper.compact_own()
@@ -260,9 +262,9 @@ class JournalThread:
 
 
 class Inline:
-    """See ``JournalThread``: everything is done at once by the task that asks for it, for a store that never waits.
+    """Like ``JournalThread``, for a store that never waits: everything is done at once, by the task that asks for it.
 
-    There is no thread, so there is nothing to close. What a journal does by itself it does when it is next used.
+    There is no thread, so there is nothing to close. Housekeeping is done when the journal is next used.
     """
 
     pending_bytes = 0
@@ -367,12 +369,12 @@ def _after(opening: Coroutine[Any, Any, None], submit: Callable[[], None], then:
 
 
 def _loop_factory() -> LoopFactory | None:
-    """A loop of uvloop's where the program runs on one, else Python's own."""
+    """A loop of uvloop's if the program runs on one, else None, for Python's own."""
     kind = type(asyncio.get_running_loop())
     return kind if kind.__module__ == "uvloop" else None
 
 
 def writer_of(settings: JournalSettings) -> Writer:
-    """This process, by a name in the store that no other has."""
+    """This process as a writer, under a name that no other writer in the store has."""
     name = f"{settings.writer_id or f'{socket.gethostname()}:{os.getpid()}'}/{uuid.uuid4().hex[:12]}"
     return Writer(with_process(name), has_archive=settings.archive is not None)

@@ -1,7 +1,7 @@
-"""How a process writes: what it asks a database before a batch of appends, and how it closes what dead ones left open.
+"""How a process writes: what it asks the database before a batch of appends, and how it ends the runs of dead processes.
 
-The database answers through ``Tables``, within one transaction. What is written is decided here and in ``plan``, once for
-every kind of store. ``log`` says what lies beside it where an engine keeps the pieces.
+The database is used through ``Tables``, within one transaction. What is written is decided here and in ``plan``, in the
+same way for every kind of store. ``Log`` is the separate engine that may keep the pieces of live runs.
 """
 
 from __future__ import annotations
@@ -31,125 +31,126 @@ from callstream.journal.plan import Append, Held, Memory, Owned, Plan, ended_err
 from callstream.journal.rows import RecordColumns, Row, known_events, prepare, whole_completion
 
 Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
-"""The key of a run, and what gives the records that another writer has appended to it."""
+"""The key of a run, and a function that returns the records that another writer has appended to it."""
 Heard: TypeAlias = Callable[[Iterable[Added] | None], object]
-"""Called with what came; with None when some of that may have been missed."""
+"""Called with the records that came, or with None if some may have been missed."""
 Settle: TypeAlias = Callable[[Sequence[RecordColumns]], Awaitable[None]]
 
 
 class Log(Protocol):
-    """The pieces of live runs in an engine that keeps ordered messages. Awaited on the journal's thread only.
+    """The pieces of live runs, in an engine that keeps ordered messages. Awaited on the journal's thread only.
 
-    A store is an index: runs, calls, threads, leases, ended runs, and every record that changes one of these. It keeps the
-    pieces too, nearly all of what is written, unless a ``Log`` beside it does: then a batch of nothing but pieces never
-    touches the index. Any record of a live run may lie in either, an append as a whole, and the run is both, ordered by
-    number. Pieces are in the log before the index gets a later record of their run, so nothing has to be committed in two
-    places at once: a number that is missing in what was read of both is one that was written meanwhile.
+    The store is then an index: runs, calls, threads, leases, ended runs, and every record that changes one of these.
+    Without a ``Log`` the store also keeps the pieces, which are nearly all of what is written; with one, a batch of nothing
+    but pieces never touches the index. Each append of a live run is stored as a whole in one of the two, and the run is the
+    records of both, ordered by number. Pieces are in the log before the index gets a later record of their run, so no commit
+    has to cover both: a number that is missing when both have been read was written in between.
 
-    A writer has a part of the log for itself. When a run changes hands its pieces are copied into the index, so the rest is
-    in the part of its owner and nowhere else; and what has lain in the log for long is copied there, too.
+    Each writer has a part of the log to itself. When a run changes hands, its pieces are copied into the index, so any
+    others are in the part of its present owner and nowhere else. Pieces that have been in the log for long are copied
+    into the index, too.
 
     Anything may raise StoreAway if it should be tried again, JournalError if not.
     """
 
     where: str
     name: str
-    """Which log it is, wherever its servers are, as options of a journal's URL. The index notes it."""
+    """Identifies the log, whatever its servers' addresses, as options of a journal's URL. The index stores it."""
     is_persistent: bool
 
     @property
     def room(self) -> int:
-        """How much text an append may bring at most, in characters."""
+        """The most text that ``append`` takes at once, in characters."""
         ...
 
     async def open(self, writer: str, heard: Heard, journal_id: str) -> None:
-        """Refuses a log that another journal has: each of the two would erase what the other's processes have written."""
+        """Refuses another journal's log: each of the two journals would erase what the other's processes have written."""
 
     async def close(self) -> None: ...
 
     async def check(self, size: int) -> None:
-        """Raises JournalError if so many bytes could not be appended now."""
+        """Raises JournalError if that many bytes could not be appended now."""
 
     async def take_turn(self) -> None:
-        """Takes this writer's turn anew: what it had under way is in the log now, or is refused when it comes."""
+        """Begins a new turn of this writer. Appends from its last turn are in the log by now, or are refused on arrival."""
 
     async def append(self, records: Sequence[RecordColumns]) -> None:
-        """Adds all of them or none, durably. Raises Stale, with nothing added, if somebody has taken the turn since.
+        """Adds all records or none, durably. Raises Stale, with nothing added, if the turn has been taken since.
 
-        Those of a run stand together, and none is missing between them.
+        The records of a run are adjacent, and their numbers have no gaps.
         """
 
     async def fence(self, writers: Collection[str]) -> None:
-        """Takes the turn from writers that are dead. What they append from now on is refused."""
+        """Takes the turn from dead writers: whatever they append from now on is refused."""
 
     async def last(self, owners: Mapping[int, str]) -> Mapping[int, tuple[int, int]]:
-        """Number and time of the last record of those of the runs that have any here, by run and the writer that owns it."""
+        """Number and time of each run's last record here, for runs that have any. ``owners``: their writers, by run."""
         ...
 
     async def read(self, run_key: int, writer: str, after: int, limit: int | None) -> Sequence[RecordColumns]:
-        """The first so many records of a run after that number, in order, as its owner has written them.
+        """Up to ``limit`` records of a run after that number, in order, from its owner's part.
 
-        What was appended before this is asked is among them.
+        Everything that was appended before the call is included.
         """
         ...
 
     async def listen(self, writer: str) -> None:
-        """Has ``heard`` called for what that writer appends from now on, until ``trim`` says otherwise."""
+        """Has ``heard`` called for what that writer appends from now on, until ``trim`` is called without that writer."""
 
     async def erase(self, run_keys: Collection[int]) -> None:
-        """Of runs that have ended, once their records lie in the index or have been forgotten there."""
+        """Erases the records of ended runs, once they are in the index or have been forgotten there."""
 
     async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
-        """Called every few seconds: gives back the room of what was erased.
+        """Called every few seconds: frees the room of erased records.
 
-        What this writer has kept here for long is given to ``settle``, which puts it into the index, and is erased then.
-        ``followed``: the runs that are followed here, by the writers that own them.
+        Records that this writer has had here for long are given to ``settle``, which puts them into the index, and are then
+        erased. ``followed``: the runs that are followed in this process, by the writers that own them.
         """
 
     async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
-        """Erases all of writers that are not kept. Which those are is asked after it is known what there is."""
+        """Erases the parts of all writers but those ``kept``, which is called after the existing parts have been listed."""
 
     async def stored_bytes(self) -> int:
         """How much room it takes."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """Of this process since it has opened the log: ``batches`` and ``records`` that it has appended, how many batches
-        were ``refused`` because somebody had taken its turn, and ``lag_seconds``, the age of the oldest piece that it still
-        has here. May be asked in any thread.
+        """About this process since it opened the log: ``batches`` and ``records`` that it has appended, how many batches
+        were ``refused`` because its turn had been taken, and ``lag_seconds``, the age of the oldest piece that it still
+        has here. May be called in any thread.
         """
         ...
 
 
 _MORE = 10
-"""How many more orphans are looked at than are ended at once: some may still go on."""
+"""How many times as many orphans are looked at as are ended at once: some may be continued by another process."""
 
 
 class Stale(Exception):
-    """The database is not what the writer remembers. The memory has to be emptied, and the batch tried again."""
+    """The database differs from what the writer remembers. The memory has to be cleared and the batch tried again."""
 
 
 class Committed(NamedTuple):
-    """The outcome of each append of a batch, and the runs that got records, with what is to be pushed to followers."""
+    """The outcome of each append of a batch, and the runs that got records, with those to be pushed to followers."""
 
     outcomes: Sequence[int | CallstreamError]
     changed: Mapping[str, Sequence[Record]]
 
 
 class Tables(Protocol):
-    """A database in the middle of a transaction. Stores that do not wait for anything answer without suspending."""
+    """A database in the middle of a transaction. Stores that never wait for anything answer without suspending."""
 
     async def owned_runs(self, run_ids: Sequence[str]) -> Iterable[Owned]:
-        """Those runs. One that is not there yet comes with a new key, and with epoch 0."""
+        """Those runs. One that does not exist yet comes with a new key and epoch 0."""
         ...
 
     async def fill(self, runs: Mapping[int, Owned]) -> None:
-        """Gives those runs, by key, their sources, and their calls in their order."""
+        """Fills in the sources of those runs, and their calls in order. ``runs``: by key."""
 
     async def held_calls(self, call_ids: Sequence[str]) -> Mapping[str, Held]: ...
 
     async def exclusive_runs(self, thread_ids: Sequence[str]) -> Mapping[str, str]:
-        """The exclusive run that each of those threads has now, if it has one."""
+        """The exclusive run in progress in each of those threads that has one, by thread."""
         ...
 
     async def stored(self, run_key: int, first: int, last: int) -> Sequence[tuple[int, str]] | None:
@@ -157,31 +158,32 @@ class Tables(Protocol):
         ...
 
     async def events_of(self, run_keys: Sequence[int]) -> Iterable[Sequence[Any]]:
-        """Run key, kind and body of the records of those runs that are no pieces, in their order."""
+        """Run key, kind and body of all records of those runs except pieces, in order."""
         ...
 
     async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[Owned]:
-        """Runs of others than that writer that have not ended and whose process is dead, in the order of their keys. It
-        cannot write to them any more from now on.
+        """Other writers' runs that have not ended and whose process is dead, ordered by key. From now on that process can
+        no longer write to them.
 
-        ``run_id``: that one alone, if it is such a run. ``after``: those with a greater key.
+        ``run_id``: only that run, if it is one of them. ``after``: only those with a greater key.
         """
         ...
 
     async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
-        """Makes orphans, which this transaction has asked for, runs of that writer. Their epochs rise."""
+        """Gives orphans that were found in this transaction to that writer, and raises their epochs."""
 
     async def write(self, plan: Plan) -> None:
-        """Raises Stale if anything is not as it was when the plan was made."""
+        """Raises Stale if anything that the plan rests on has changed since it was made."""
 
     async def settle(self, records: Sequence[RecordColumns]) -> None:
-        """Puts pieces here that lie in the log, but for those that are here and those of compacted or erased runs."""
+        """Copies pieces from the log into the tables, except those already here and those of compacted or erased runs."""
 
 
 class Writer:
-    """One process, with its memory of the runs that it owns. If the transaction fails the memory must be cleared.
+    """This process as a writer, with its memory of the runs that it owns. If a transaction fails, the memory must be
+    cleared: it already has what was planned.
 
-    ``log``: where pieces lie that the tables have not; see ``PairedStore``.
+    ``log``: has the pieces that are not in the tables, if there is one; see ``PairedStore``.
     """
 
     def __init__(self, name: str, *, has_archive: bool = False) -> None:
@@ -190,7 +192,7 @@ class Writer:
         self.log: Log | None = None
         self.memory = Memory()
         self._others: set[str] = set()
-        """Orphans that this process does not take over."""
+        """Orphans that this process cannot go on with."""
 
     async def commit(self, tables: Tables, batch: Sequence[Append], now: float, followed: Container[str]) -> Committed:
         plan = Plan(batch, self.memory, now)
@@ -216,14 +218,14 @@ class Writer:
         *,
         run_id: str | None = None,
     ) -> list[str]:
-        """Takes over runs of dead processes that can go on with an app of these, and returns their ids.
+        """Takes over runs of dead processes that can go on with one of these apps, and returns their ids.
 
-        ``lives``: whether a writer's process is seen to live, where its lease may have run out without that. ``run_id``:
-        that run alone.
+        ``lives``: whether a writer's process is known to be alive although its lease has run out; its runs are left to it.
+        ``run_id``: only that run.
         """
         mine: list[Owned] = []
         after: int | None = 0
-        while after is not None and not mine:  # the next time looks for more
+        while after is not None and not mine:  # the next call looks for more
             found, after = await self._orphans(tables, limit, after, run_id)
             orphans = [run for run in found if run_id is not None or run.run_id not in self._others]
             events = await _events_of(tables, [run.key for run in orphans])
@@ -240,9 +242,10 @@ class Writer:
         return [run.run_id for run in mine]
 
     async def sweep(self, tables: Tables, limit: int, now: float, patience: float) -> list[str]:
-        """Ends runs of dead processes, and returns their ids.
+        """Ends up to ``limit`` runs of dead processes, and returns their ids.
 
-        Runs that can go on wait for so many seconds since their last record for a process that takes them over.
+        A run that can go on in another process is left alone until ``patience`` seconds after its last record, to give a
+        process the time to take it over.
         """
         lost: list[Owned] = []
         events: dict[int, list[RunEvent]] = {}
@@ -262,7 +265,7 @@ class Writer:
         memory = Memory()
         for run in orphans:
             memory.add(run)
-        # Calls of other runs that each of them was executing. They close their own, and each other's.
+        # Calls of other runs that each orphan was executing. A call that belongs to an orphan is closed by that one.
         left = {
             run.key: [name for name in left_executing(events[run.key]) if name not in memory.calls] for run in orphans
         }
@@ -297,12 +300,12 @@ class Writer:
                 self.memory.add(run)  # again, now that it has its calls
 
     async def erase(self, run_keys: Collection[int]) -> None:
-        """Takes ended runs out of the log."""
+        """Erases ended runs from the log."""
         if self.log is not None and run_keys:
             await self.log.erase(run_keys)
 
     async def _settle(self, tables: Tables, runs: Iterable[Owned]) -> None:
-        """Brings the pieces of runs that change hands to the tables: the log has them in their owner's part."""
+        """Copies the pieces of runs that change hands into the tables: in the log they are in their old owner's part."""
         if self.log is not None:
             for run in runs:
                 await tables.settle(await self.log.read(run.key, run.writer, 0, None))
@@ -310,14 +313,14 @@ class Writer:
     async def _orphans(
         self, tables: Tables, limit: int, after: int, run_id: str | None = None
     ) -> tuple[Sequence[Owned], int | None]:
-        """So many after a key, and the key after which there may be more."""
+        """Up to ``limit`` orphans after a key, and the key after which there may be more."""
         found = list(await tables.orphans(self.name, limit, run_id, after))
         if self.log is not None and found:
             await self.log.fence({run.writer for run in found})
         return await self._with_last(found), found[-1].key if len(found) == limit else None
 
     async def _with_last(self, found: Iterable[Owned]) -> Sequence[Owned]:
-        """Those runs with their last number, which only the log may know."""
+        """Those runs with the numbers of their last records, which may be known only to the log."""
         runs = list(found)
         live = {run.key: run for run in runs if run.epoch and not run.ended}
         if self.log is not None and live:
@@ -327,9 +330,9 @@ class Writer:
         return runs
 
     async def _repeated(self, tables: Tables, append: Append, run: Owned) -> int | CallstreamError:
-        """The outcome of an append that seems to be there already.
+        """The outcome of an append that seems to be stored already: what is stored there is compared with it.
 
-        Folded rows cannot be compared. If no other process has ever written to the run, the number is trusted.
+        Folded records cannot be compared. There the number is trusted if no other process has ever written to the run.
         """
         believed = append.believed or 0
         first, last = believed + 1, believed + len(append.rows)
@@ -348,7 +351,7 @@ class Writer:
 
 
 async def _events_of(tables: Tables, run_keys: Sequence[int]) -> dict[int, list[RunEvent]]:
-    """The events of those runs that are no pieces, by run."""
+    """The events of those runs, except pieces, by run."""
     rows: dict[int, list[tuple[int, str]]] = {key: [] for key in run_keys}
     for key, kind, body in await tables.events_of(run_keys) if run_keys else ():
         rows[key].append((kind, body))
@@ -367,7 +370,7 @@ def same_rows(append: Append, stored: Sequence[tuple[int, str]]) -> bool:
 
 
 def app_to_go_on(events: Iterable[RunEvent]) -> str | None:
-    """The app that can go on with a run, by its log; None if it was not made for that, or was tried often enough."""
+    """The app that can go on with a run, according to its log; None if the run cannot, or has been tried often enough."""
     kept: InputKept | None = None
     attempt = 1
     for event in events:
@@ -379,12 +382,12 @@ def app_to_go_on(events: Iterable[RunEvent]) -> str | None:
 
 
 def may_wait(events: Iterable[RunEvent], seconds: float, patience: float) -> bool:
-    """Whether a run of a dead process, quiet for so many seconds, is left for another process to go on with."""
+    """Whether a dead process's run, quiet for that many seconds, is still left for another process to go on with."""
     return seconds < patience and app_to_go_on(events) is not None
 
 
 def left_executing(events: Iterable[RunEvent]) -> list[str]:
-    """The calls that a run, by its log, has begun to execute and has not said anything final of."""
+    """The calls that a run, according to its log, has begun to execute and has neither finished nor left awaiting."""
     begun: dict[str, None] = {}
     for event in events:
         if isinstance(event, CallExecuting):
@@ -395,9 +398,9 @@ def left_executing(events: Iterable[RunEvent]) -> list[str]:
 
 
 def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
-    """The records that end a run whose process died: by state, and the run's end.
+    """The records that end a run whose process died: one for each open call, depending on its state, and the run's end.
 
-    A tool that ran early is as good as executing when its arguments were whole; before, nothing of it counts.
+    A call whose tool ran early counts as executing if its arguments were whole; if not, it is discarded.
 
     ``resumed``: calls of earlier runs that this one was executing.
     """
@@ -413,12 +416,12 @@ def closing(run: Owned, resumed: Iterable[Held] = ()) -> list[Row]:
     return [prepare(event) for event in events]
 
 
-# Which process a writer's name means, and whether it is there.
+# Which process a writer's name stands for, and whether it is alive.
 #
-# A lease says that a process was there a moment ago. Of a process of this machine more can be known: when it has gone nobody
-# needs to wait for its lease, and while it works its runs are its own, whatever the clock says. A name holds the machine's
-# start, the namespace of its process ids, the id and the start of the process, so no other is taken for it. Where the system
-# does not tell (Linux does), nothing is known and the lease decides.
+# A lease only shows that a process was alive a moment ago. More is known about a process on this machine: once it is gone,
+# its lease need not be waited for, and as long as it is running its runs are its own, whatever the clock says. A name
+# contains the machine's boot, the namespace of its process ids, and the id and start of the process, so no other process is
+# mistaken for it. On a system that does not provide these (Linux does), nothing more is known and the lease decides.
 
 _MARK = "@"
 _STATE, _STARTED = 0, 19
@@ -427,13 +430,13 @@ _STOPPED = frozenset("TtZX")
 
 
 def with_process(writer: str) -> str:
-    """The name with the process in it that this is."""
+    """The name with this process's identity added."""
     stat = _stat(os.getpid())
     return writer if stat is None else f"{writer}{_MARK}{_machine()}.{os.getpid()}.{stat[_STARTED]}"
 
 
 def process_is_gone(writer: str) -> bool:
-    """Whether a writer's process was one of this machine, and is not there any more."""
+    """Whether a writer's process was on this machine and no longer exists."""
     pid, started = _process(writer)
     if pid is None:
         return False
@@ -442,14 +445,14 @@ def process_is_gone(writer: str) -> bool:
 
 
 def process_lives(writer: str) -> bool:
-    """Whether a writer's process is one of this machine, is there, and has not been stopped."""
+    """Whether a writer's process is on this machine, exists, and is not stopped."""
     pid, started = _process(writer)
     stat = None if pid is None else _stat(pid)
     return stat is not None and stat[_STARTED] == started and stat[_STATE] not in _STOPPED
 
 
 def _process(writer: str) -> tuple[int | None, str]:
-    """The id and the start of the process, if it is one that can be seen from here."""
+    """The id and the start of the process, if it can be seen from here."""
     machine, _, rest = writer.rpartition(_MARK)[2].partition(".")
     pid, _, started = rest.partition(".")
     return (int(pid), started) if machine and machine == _machine() and pid.isdecimal() else (None, "")
@@ -464,7 +467,7 @@ def _stat(pid: int) -> list[str] | None:
 
 @cache
 def _machine() -> str:
-    """The start of the machine and the namespace, together a name for where process ids mean the same."""
+    """The machine's boot and the namespace: together they name the scope in which process ids are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot[:8]}-{''.join(filter(str.isdecimal, os.readlink('/proc/self/ns/pid')))}"

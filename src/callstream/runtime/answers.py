@@ -1,24 +1,25 @@
 """What reaches a run from outside: messages and results in requests, answers to calls that await one.
 
-Which call an id means is the directory's to say. Wire ids may be missing: then the call that still lacks its result is
-meant. A result that is seen again changes nothing.
+``Directory`` decides which call an id means. Wire ids may be missing: then the call that still lacks its result is meant. A
+result that comes again changes nothing.
 
 Inside Callstream, and for its clients, a call has a ``call_id`` that no other call has. Outside it has the wire's id: the
-provider's, or the ``call_id`` where the provider sent none. Models and agents use a wire id again, in a later turn or
-beside another call, and two people may have threads of one name. So an id means something only in one thread of one
+provider's, or the ``call_id`` where the provider sent none. Models and agents reuse wire ids, in a later turn or beside
+another call, and two people may have threads with the same name. So an id is only meaningful within one thread of one
 principal, and there is one rule for each side:
 
-- ``find`` is for clients, who were shown a ``call_id``. Only if the thread has no such call may it be a wire id.
-- ``find_by_wire_id`` is for models and hosts, who know nothing else. Of several calls the one that awaits an answer is
+- ``find`` is for clients, which were shown a ``call_id``. Only if the thread has no such call is it taken for a wire id.
+- ``find_by_wire_id`` is for models and hosts, which know nothing else. Of several calls the one that awaits an answer is
   meant: the first of the newest run that has one, since calls of one run are answered in their order. If none awaits an
   answer, the newest is meant; a discarded one only if there is no other.
 
-``LeftBehind`` has the calls that a process left in a thread when it died in the middle of their arguments. Their abort
-hooks run in the process that continues the thread. A process counts as dead when its lease has run out;
-until then it cannot be distinguished from a slow one. A thread does not wait for that: its next turn begins at once, and
-the run that is still open is watched. If its owner comes to an end with it, there is nothing to tell; if the lease runs
-out, the run is swept, and the hooks hear it then. A run that goes on brings its own (``Run.given_up``). Each call is one of
-those once, where it was discarded: by the end of its run, by the attempt after, or, in peace, by the process that left it.
+``LeftBehind`` handles the calls that a process left in a thread when it died in the middle of their arguments. Their abort
+hooks run in the process that continues the thread. A process counts as dead when its lease has run out; until then it
+cannot be distinguished from a slow one. The thread does not wait for that: its next turn begins at once, and the run that
+is still open is watched. If its owner ends it, there is nothing to do; if the lease runs out, the run is swept, and then the
+hooks are notified. A run that goes on in another process takes care of its own calls (``Run.given_up``). So the hooks of
+each call are notified once, where the call is discarded: after the sweep that ends its run, by the run's next attempt, or,
+if nothing goes wrong, by the process that it began in.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NOT_DISCARDED = tuple(state for state in CallState if state is not CallState.DI
 class Directory:
     """The calls of one thread of one principal; without a principal, of that thread of any principal.
 
-    What it returns has its arguments, unlike a journal's listing.
+    The calls that it returns have their arguments, unlike those of a journal's listing.
     """
 
     def __init__(self, journal: Journal, thread_id: str, principal: str | None) -> None:
@@ -53,7 +54,7 @@ class Directory:
         self.thread_id = thread_id
         self.principal = principal
         self.own_runs: Container[str] = ()
-        """Runs of the thread that are known to be the principal's, so that the journal need not be asked."""
+        """Runs of the thread that are known to be the principal's, which saves asking the journal."""
 
     async def find(self, named: str) -> Call | None:
         """The call that a client means by an id."""
@@ -64,7 +65,7 @@ class Directory:
         return await self._find_on_wire(wire_id) or await self.find_by_call_id(wire_id)
 
     async def find_by_call_id(self, call_id: str) -> Call | None:
-        """The call of that ``call_id``, if it is of this thread."""
+        """The call with that ``call_id``, if it belongs to this thread."""
         call = await self.journal.call(call_id)
         if call is None or call.thread_id != self.thread_id:
             return None
@@ -105,25 +106,25 @@ class Directory:
 
 
 Record: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
-"""Keeps events of the run in its journal."""
+"""Records events of the run."""
 
 _Received: TypeAlias = MessageReceived | CallReturned | CallFailed
 _MessageKey: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 
 class Answers:
-    """Finds the calls of a thread: those of the run in its ledger, earlier ones in the directory."""
+    """Finds the calls that results and answers are for: those of the run in its ledger, earlier ones in the directory."""
 
     def __init__(self, ledger: Ledger, directory: Directory) -> None:
         self._ledger = ledger
         self._directory = directory
         self._is_kept: dict[_MessageKey, bool] = {}  # false while a message is on its way into the journal
         self._looked_up: set[str] = set()  # wire ids whose calls need not be looked for in the journal again
-        self._answered: set[str] = set()  # calls whose results are on their way
-        self._made_up: dict[str, str] = {}  # ids of the program's own, and the calls that they were found to mean
+        self._answered: set[str] = set()  # calls whose results are on their way into the journal
+        self._made_up: dict[str, str] = {}  # ids that the program made up, and the calls that they were found to mean
 
     async def receive(self, events: Sequence[RequestEvent], record: Record) -> None:
-        """Takes in what a request says: new messages, and results of calls that have none yet."""
+        """Records what is new in a request: messages, and results of calls that have none yet."""
         found: list[_Received] = []
         latest = Counter(event.name for event in events if isinstance(event, ResultReceived) and event.latest)
         try:
@@ -138,13 +139,13 @@ class Answers:
             for kept in found:  # perhaps by an earlier attempt of the run, so that nothing was applied now
                 if isinstance(kept, MessageReceived):
                     self.keep(kept)
-        finally:  # what was not kept is taken when the request is sent again
+        finally:  # anything that was not kept is taken when the request is sent again
             self._forget_coming(found)
 
     async def answer(
         self, named: str | Call, record: Record, result: Any, *, error: str | None, message_id: str | None
     ) -> bool:
-        """The answer to the call of this thread that awaits one under that name; False if it has had it."""
+        """Records the answer to the call of this thread that awaits one under that name; False if it has one already."""
         call = await self.awaiting(named)
         if call is None:
             return False
@@ -157,12 +158,12 @@ class Answers:
             await record([answer])
         except TransitionError:
             if await self._has_come(answer):
-                return False  # another run was quicker
+                return False  # another run was faster
             raise
         return True
 
     def keep(self, message: MessageReceived) -> None:
-        """A message is in the journal."""
+        """Notes that a message is in the journal."""
         key = _key(message)
         if key in self._is_kept:
             self._is_kept[key] = True
@@ -170,7 +171,7 @@ class Answers:
     async def _keep(self, found: Sequence[_Received], record: Record) -> None:
         try:
             await record(found)
-        except TransitionError:  # another process may have brought an answer of these a moment ago
+        except TransitionError:  # another process may have recorded one of these answers a moment ago
             missing = [event for event in found if not await self._has_come(event)]
             if len(missing) == len(found):
                 raise
@@ -185,7 +186,7 @@ class Answers:
         return True
 
     def _forget_coming(self, found: Iterable[_Received]) -> None:
-        """What was new in a request is no longer on its way: it was kept, or it may come again."""
+        """Called when the news of a request is no longer on its way: it was kept, or it may come again."""
         for event in found:
             if isinstance(event, MessageReceived):
                 if not self._is_kept.get(_key(event), True):
@@ -201,7 +202,7 @@ class Answers:
         own = [call for call in self._ledger if self._matches(call, result)]
         if own:
             lacking = [call for call in own if self._lacks_result(call)]
-            # An earlier turn's result names a call for sure only while the id was used once.
+            # A result of an earlier turn identifies a call with certainty only if the id was used once.
             if not lacking or not (result.latest or len(own) == 1):
                 return None
             self._answered.add(lacking[0].call_id)
@@ -226,10 +227,10 @@ class Answers:
         return earlier
 
     async def _unnamed(self, wire_id: str, result: ResultReceived, is_only: bool) -> Call | None:
-        """The call to which the provider gave no id, and the program one of its own: the only one of that name.
+        """The call to which the provider gave no id, and the program one of its own, if it is the only one of that name.
 
-        The id means that call from then on, and the only result of that name was for it: two may be those of a call
-        that was discarded and of the one beside it.
+        From then on the id means that call. The result has to be the only one of that name in the request, too: of two, one
+        may belong to a call that was discarded.
         """
         if wire_id in self._made_up:
             known = self._ledger[self._made_up[wire_id]]
@@ -239,8 +240,8 @@ class Answers:
             for call in self._ledger
             if call.provider_id is None and call.name == result.name and self._lacks_result(call)
         ]
-        is_told = result.latest and is_only and len(unnamed) == 1
-        if not is_told or await self._directory.find_by_wire_id(wire_id) is not None:
+        is_certain = result.latest and is_only and len(unnamed) == 1
+        if not is_certain or await self._directory.find_by_wire_id(wire_id) is not None:
             return None
         self._made_up[wire_id] = unnamed[0].call_id
         return unnamed[0]
@@ -249,7 +250,7 @@ class Answers:
         return call.state in LACKS_OUTCOME and not call.is_being_written and call.call_id not in self._answered
 
     async def awaiting(self, named: str | Call) -> Call | None:
-        """The call of this thread that awaits an answer under that name; None if it has had it, or is being executed."""
+        """The call of this thread that awaits an answer under that name; None if it has one already, or is executing."""
         call: Call | None
         if isinstance(named, Call):
             call = self._ledger.get(named.call_id) or named
@@ -265,7 +266,7 @@ class Answers:
         return call
 
     async def _has_come(self, answer: _Received) -> bool:
-        """Whether the call that this would answer has its answer already."""
+        """Whether the call that this answers has its answer already."""
         if isinstance(answer, MessageReceived):
             return False
         call = await self._directory.journal.call(answer.call_id)
@@ -289,11 +290,11 @@ def _key(message: MessageReceived) -> _MessageKey:
 
 
 _SWEEP_EVERY = 1.0
-"""Seconds between two looks whether the owner of a watched run has died."""
+"""Seconds between two checks whether the owner of a watched run has died."""
 
 
 class LeftBehind:
-    """Finds such calls and tells their hooks, each call once in a process."""
+    """Finds such calls and notifies their hooks, once per call in a process."""
 
     def __init__(self, engine: Engine[Any]) -> None:
         self._engine = engine
@@ -303,10 +304,10 @@ class LeftBehind:
     async def find(
         self, thread_id: str, principal: str | None = None, runs: Sequence[RunRow] | None = None
     ) -> list[Call]:
-        """The calls of runs that were interrupted since the thread last went on. To be asked before it has a new run.
+        """The calls of runs that were interrupted since the thread last went on. Call it before the thread has a new run.
 
-        With a ``principal``, only theirs: two people may have threads of one name. ``runs``: theirs, the newest first,
-        if they are known. Runs of other processes that are still open are watched from now on.
+        With a ``principal``, only that principal's: two people may have threads with the same name. ``runs``: the thread's
+        runs, newest first, if they are known. Open runs of other processes are watched from now on.
         """
         journal = self._engine.journal
         await journal.open()
@@ -326,7 +327,7 @@ class LeftBehind:
         return found
 
     async def tell(self, calls: Iterable[Call]) -> list[Call]:
-        """Runs the abort hooks of these calls. Returns those that have none yet: their tools may still become known."""
+        """Runs the abort hooks of these calls. Returns the calls without hooks: their tools may still become known."""
         unknown: list[Call] = []
         for call in calls:
             if call.call_id in self._told:
@@ -342,7 +343,7 @@ class LeftBehind:
         return unknown
 
     async def aclose(self) -> None:
-        """Watches no longer, in this event loop."""
+        """Stops watching in this event loop."""
         loop = asyncio.get_running_loop()
         mine = [task for task in self._watching.values() if task.get_loop() is loop]
         for task in mine:
@@ -353,7 +354,7 @@ class LeftBehind:
         return run.outcome is None and self._engine.active_run(run.run_id) is None
 
     async def _given_up_in(self, run: RunRow) -> list[Call]:
-        """What was discarded with the run's end. Hooks of calls that were discarded before that have heard of it then."""
+        """The calls that were discarded with the run's end. Hooks of calls discarded earlier were notified at that time."""
         journal = self._engine.journal
         listed = await journal.calls(run_id=run.run_id, states=[CallState.DISCARDED])
         last = [call for call in listed if call.reason == "interrupted" and call.updated_at == run.ended_at]
@@ -371,7 +372,7 @@ class LeftBehind:
         task.add_done_callback(lambda done: self._watching.pop(run.run_id, None))
 
     async def _tell_at_the_end(self, run_id: str) -> None:
-        """Outlasts an unavailable journal: the journal itself logs that it is, and the run is still to be ended."""
+        """Keeps trying while the journal is unavailable, which the journal itself logs: the run still has to be ended."""
         calls: list[Call] | None = None
         while calls is None:
             await asyncio.sleep(_SWEEP_EVERY)
@@ -385,7 +386,7 @@ class LeftBehind:
         await self.tell(calls)
 
     async def _given_up_at_the_end_of(self, run_id: str) -> list[Call] | None:
-        """None if the run is still open. No calls if its owner has ended it, or if it was erased since."""
+        """None if the run is still open. No calls if its owner has ended it, or if it has been erased since."""
         rows = await self._engine.journal.runs(run_id=run_id, limit=1)
         if rows and rows[0].outcome is None:
             return None

@@ -1,8 +1,8 @@
 """What stands between the arguments of a run's calls and their tools: the hooks of each call, and refusals.
 
-A tool may run when ``ready`` has returned its call, complete, and ``claim`` was true; never on arguments that are
-unfinished, never after an abort. A tool without hooks, and whose arguments are judged at their end, has nothing in the
-``Barrier``. ``ToolUse`` knows who is still to learn of a call that was refused.
+A tool may run once ``ready`` has returned its complete call and ``claim`` was true; never on arguments that are
+unfinished, never after an abort. A call has nothing in the ``Barrier`` if its tool has no hooks and its arguments are only
+checked at their end. ``ToolUse`` knows whether program and model still have to be told of a call that was refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from callstream.tools import StreamCheck, Tool
 from callstream.wire.requests import RefusedCall
 
 CallListener: TypeAlias = Callable[[CallEvent, Call, int], None]
-"""Called with each event of a call, what it has made of the call, and the number of its record."""
+"""Called with each event of a call, the call as it is after the event, and the number of the event's record."""
 Write: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
 """Records events of the run, also while it is being ended."""
 
@@ -36,7 +36,7 @@ class Barrier:
         self._write = write
         self._hooks: dict[str, CallHooks] = {}
         self.own_tools: dict[str, Tool[Any]] = {}
-        """By call, the tool that its name means to the agent that asked."""
+        """By call: the tool that its name means to the agent that asked."""
         self.failure: Exception | None = None
         """Why the run fails: the error of a hook (``fail_run``), or of recording what hooks decided."""
 
@@ -46,12 +46,12 @@ class Barrier:
         return any(hooked.is_running for hooked in self._hooks.values())
 
     def seconds(self, call_id: str) -> float | None:
-        """How long the call's hooks have run, all together; None if it has none."""
+        """How long the call's hooks have run in total; None if it has none."""
         hooked = self._hooks.get(call_id)
         return None if hooked is None else hooked.seconds
 
     def listener(self, call: Call) -> CallListener | None:
-        """What the hooks of the call, which has started, have to hear of it. None if it has none."""
+        """The listener for the hooks of the call, which has started. None if it has neither hooks nor a check to make."""
         made = self.own_tools.get(call.call_id) or self._toolbox.find_tool(call.name)
         hooks = self._toolbox.hooks_of(call.name, made)
         check: StreamCheck | None = None
@@ -66,7 +66,7 @@ class Barrier:
 
     @staticmethod
     def _apply(hooked: CallHooks, check: StreamCheck | None, event: CallEvent, call: Call, seq: int) -> None:
-        """Has the hooks of a call hear of it, up to where its arguments are known not to fit the tool."""
+        """Notifies the hooks of a call of an event, until its arguments are known not to fit the tool."""
         if isinstance(event, CallDiscarded):
             hooked.abort(call, event.reason)
             return
@@ -82,7 +82,7 @@ class Barrier:
             hooked.complete(call, seq)
 
     async def settled(self, call_id: str) -> Call:
-        """The call after all its hooks are done. Raises the error of one that makes the run fail."""
+        """The call after all its hooks are done. Raises the error of a hook that makes the run fail."""
         hooked = self._hooks.get(call_id)
         if hooked is not None:
             outcome = await hooked.settled()
@@ -100,7 +100,7 @@ class Barrier:
         return call
 
     def claim(self, call_id: str) -> bool:
-        """Takes the call over from its hooks, which from now on cannot be aborted any more. False if they were before."""
+        """Takes the call over from its hooks, which can no longer be aborted from now on. False if they already were."""
         hooked = self._hooks.get(call_id)
         return hooked is None or hooked.claim()
 
@@ -110,7 +110,7 @@ class Barrier:
         return None if hooked is None else hooked.error
 
     def is_refused(self, call: Call) -> bool:
-        """Whether the model has to learn why the call's tool did not run. What a stop discarded it need not know."""
+        """Whether the model has to be told why the call's tool did not run; not if a stop discarded the call."""
         if call.reason in ("aborted", "interrupted"):
             return self.hook_error(call.call_id) is not None
         return call.state is CallState.DISCARDED
@@ -120,11 +120,11 @@ class Barrier:
         return rejection(call, self.hook_error(call.call_id))
 
     async def close(self, ending: Ending) -> None:
-        """Aborts the hooks of the calls that this end discards, and waits for all hooks. The run ends whatever they do."""
+        """Aborts the hooks of the calls that this end discards, and waits for all hooks. The run ends regardless of them."""
         for call in self._ledger.open_calls():
             hooked = self._hooks.get(call.call_id)
             if hooked is not None and call.state is CallState.RUNNING_EARLY and not call.is_being_written:
-                hooked.claim()  # as if it executed, if they have let it pass
+                hooked.claim()  # as if it were executing, if they have let it pass
             if hooked is not None and (reason := ending.discards(call)) is not None:
                 hooked.abort(call, reason, is_recorded=False)
         for hooked in list(self._hooks.values()):  # a call may start meanwhile
@@ -134,7 +134,7 @@ class Barrier:
                 self.failure = self.failure or error
 
     async def _record_outcome(self, call_id: str, outcome: Outcome) -> Call:
-        """Records that hooks ended the call. The record comes back, and changes nothing any more."""
+        """Records that hooks ended the call. When the record comes back here, it changes nothing."""
         await self._write([CallDiscarded(call_id, cast(DiscardReason, outcome.reason), outcome.detail)])
         if outcome.fails_run:
             self.failure = outcome.error
@@ -142,11 +142,12 @@ class Barrier:
 
 
 class ToolUse:
-    """What the program and the model know of a run's calls, and learn of those that were refused: of each call once.
+    """Tracks what program and model know about a run's calls, so that each refusal reaches the model once.
 
-    ``Run.run_tools`` tells results and refusals, ``Run.refusals`` refusals alone. What the program does not get to see, the
-    tap tells: it asks again where a response has nothing else (``to_ask_again``), and puts the rest into the next request
-    (``untold``), and into those after it beside the calls of the same response (``written_back``).
+    ``Run.run_tools`` reports results and refusals, ``Run.refusals`` only refusals. Refusals of calls that the program does
+    not get to see are reported by the tap: if a response has nothing else, it asks the model again (``to_ask_again``); it
+    puts the others into the next request (``untold``), and repeats them in later requests beside the other calls of the
+    same response (``written_back``).
 
     ``hides``: whether the program does not know a call yet, because the turn that made it was not given back.
     """
@@ -158,15 +159,15 @@ class ToolUse:
         self._hides = hides
         self.declared: set[str] = set()
         """The tools that the run's requests have declared."""
-        self._refusals_told: set[str] = set()  # those whose refusal was asked for
-        self._offered: dict[str, Collection[str]] = {}  # with each call, what the model could have called, where known
+        self._refusals_told: set[str] = set()  # calls whose refusals have been reported
+        self._offered: dict[str, Collection[str]] = {}  # for each call, the names that the model could call
         self.told: set[str] = set()
         """The calls that ``run_tools`` gives a result for, or has given."""
-        self._together: dict[str, list[str]] = {}  # with each call, all calls of its response
-        self._written_back: set[str] = set()  # the calls of which requests tell
+        self._together: dict[str, list[str]] = {}  # for each call, all calls of its response
+        self._written_back: set[str] = set()  # refused calls that are put into requests
 
     def expect(self, call_id: str, name: str, offered: Collection[str], together: list[str]) -> bool:
-        """A response brings this call. Whether it is one of the tools that were ``offered``, if that is known.
+        """Notes that a response brings this call. Returns whether its tool was ``offered``; true if that is not known.
 
         ``together``: the calls of that response, as they come.
         """
@@ -177,16 +178,16 @@ class ToolUse:
         return not offered or name in offered
 
     def forget(self, call_id: str) -> None:
-        """The call that was expected under this id has got another one."""
+        """Called when a call that was expected under this id has got another id."""
         self._offered.pop(call_id, None)
         together = self._together.pop(call_id, [])
         if call_id in together:
             together.remove(call_id)
 
     def absence(self, call: Call, tool: Tool[Any] | None, known: Iterable[str]) -> str | None:
-        """That the model was offered no tool of that name, in a sentence for it; None if it was.
+        """A sentence for the model, saying that it was offered no tool of that name; None if it was.
 
-        ``tool`` is what the name stands for here, among the ``known`` ones.
+        ``tool`` is the tool of that name among the ``known`` ones, if there is one.
         """
         offered = self._offered.get(call.call_id, ())
         is_missing = call.name not in offered if offered else tool is None and call.name not in self.declared
@@ -199,15 +200,15 @@ class ToolUse:
     # -- refusals --
 
     def tell_refusals(self) -> list[Refusal]:
-        """All refusals of the run. Who asks for them tells the model."""
+        """All refusals of the run. The caller has to pass them on to the model."""
         found = self._refusals()
         self.mark_told(found)
         return found
 
     def untold(self, tool_names: Collection[str]) -> list[Refusal]:
-        """The calls of these tools that the program never saw, and of which neither it nor the model knows.
+        """Refused calls of these tools that were kept from the program, and of which the model has not been told either.
 
-        Calls of tools that were never there are any tool's.
+        A call of a tool that does not exist counts as one of any tool.
         """
         return [
             refused
@@ -219,38 +220,40 @@ class ToolUse:
         ]
 
     def mark_told(self, refusals: Sequence[Refusal]) -> None:
-        """The caller tells the model of these."""
+        """Notes that the caller tells the model of these."""
         self._refusals_told.update(refused.call_id for refused in refusals)
 
     def mark_asked(self, refusals: Sequence[Refusal]) -> None:
-        """The model is asked again about these, so the program has nothing to say of them."""
+        """Notes that the model is asked again about these, so the program need not report them."""
         self.mark_told(refusals)
         self.told |= {refused.call_id for refused in refusals}
 
     def mark_written_back(self, call_ids: Collection[str]) -> None:
-        """Requests contain these from now on."""
+        """Notes that requests contain these from now on."""
         self._refusals_told.update(call_ids)
         self._written_back.update(call_ids)
 
     def to_ask_again(self, call_ids: Collection[str]) -> list[Refusal]:
-        """Why none of these calls of one response reaches the program; empty if one does, or if it knows of one."""
+        """The refusals of these calls of one response, if none reaches the program or is known to it; otherwise empty."""
         refusals = {refused.call_id: refused for refused in self._refusals() if self._is_withheld(refused)}
         known = [call_id for call_id in call_ids if call_id not in self.told and call_id not in self._refusals_told]
         return [refusals[each] for each in known] if refusals.keys() >= set(call_ids) == set(known) else []
 
     def withheld(self, call_ids: Collection[str]) -> list[Refusal]:
-        """Why these calls of one response do not reach the program: of those that do not."""
+        """The refusals of those of these calls that do not reach the program."""
         return [refused for refused in self._refusals() if refused.call_id in call_ids and self._is_withheld(refused)]
 
     def written_back(self, untold: Sequence[Refusal]) -> dict[str, RefusedCall]:
-        """The refused calls whose responses brought the program others: those, and such of which requests tell already."""
+        """Refused calls, by id, whose responses also brought calls that reached the program: the untold ones among them, and
+        those that requests contain already.
+        """
         wanted = {refused.call_id for refused in untold} | self._written_back
         refusals = [refused for refused in self._refusals() if refused.call_id in wanted]
         made = [(refused.call_id, self.as_written(refused)) for refused in refusals]
         return {call_id: call for call_id, call in made if call is not None and call.beside}
 
     def as_written(self, refused: Refusal) -> RefusedCall | None:
-        """A refused call as requests tell of it; None for a free-text one, which has no arguments."""
+        """A refused call as it is put into requests; None for a free-text one, which has no arguments."""
         call = self._ledger[refused.call_id]
         if call.encoding != "json":
             return None
@@ -260,7 +263,7 @@ class ToolUse:
         return RefusedCall(call.wire_id, call.name, args, refused.text, call.provider_id, call.signature, beside)
 
     def is_untold(self, call: Call) -> bool:
-        """Whether the call was refused, and neither the program nor the model knows of it."""
+        """Whether the call was refused without the program or the model knowing."""
         told = call.call_id in self._refusals_told or call.call_id in self.told
         return self._barrier.is_refused(call) and not told
 
@@ -302,5 +305,5 @@ def rejection(call: Call, hook_error: Exception | None) -> CallRejected:
 
 
 def absence(name: str, offered: Iterable[str]) -> str:
-    """That there is no such tool, in a sentence for the model."""
+    """A sentence for the model, saying that there is no such tool."""
     return f"there is no tool {name}; the tools are: {', '.join(offered) or 'none'}"

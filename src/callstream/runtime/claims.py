@@ -1,20 +1,19 @@
-"""Matches a tool that is called in Python to the model's call that it serves.
+"""When a tool is called in Python, finds the model's call that this is for.
 
-A framework calls a tool without saying for which call. It has changed the arguments, perhaps: filled in defaults,
-stripped text, made objects of them. So a call of a tool in a run is one of the model's calls of that tool, each of
-them once: the one whose arguments are most alike, and of those that are equally alike the first. What follows from
-it:
+A framework calls a tool without saying for which call. It may have changed the arguments: filled in defaults, stripped
+text, made objects of them. So a Python call of a tool in a run is matched to one of the model's calls of that tool, each of
+which is matched once: the one with the most similar arguments, and the first of those that are equally similar. It follows
+that:
 
 - a tool that has begun early is waited for, and does not run again;
 - the tool of a call that was rejected does not run;
 - a call whose tool has run is not undone when the run ends before its result was seen: see ``Ending``;
 - the tool can find out its own call: ``current_call``.
 
-A tool that is not called for the model, as a helper of another tool, is not taken for a call: inside of a tool there
-are no claims.
+A tool that is not called for the model, such as a helper of another tool, is not matched: there are no claims inside a tool.
 
-In a run that can go on in another process, such a tool begins when that is recorded, and its result is recorded when it has
-returned: what an earlier attempt has recorded is given back, and the tool does not run.
+In a run that can go on in another process, such a tool begins only when that has been recorded, and its result is recorded
+when it has returned. A result that an earlier attempt recorded is given back, and the tool does not run.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ REFUSED: Final = (
     "interrupted: the process stopped while this tool ran. It may or may not have taken effect, and a person has decided "
     "that it is not run again."
 )
-"""The result of such a tool then, for the model."""
+"""The result of such a tool, for the model."""
 
 
 class EarlierCalls:
-    """The calls of a run's earlier attempts, where it goes on in another process: what each came to is given back once.
+    """The calls of a run's earlier attempts, if it goes on in another process. Each one's outcome is given back once.
 
-    A tool that was running when its process died may have taken effect. It is settled by what was in force when it began,
-    which a newer build cannot make looser: it runs again, is asked what has become of it, a person decides, or it counts
-    as interrupted.
+    A tool that was running when its process died may have taken effect. It is settled by the rule that was in force when it
+    began, which a newer build cannot loosen: the tool runs again, its ``reconcile`` function finds out what happened, a
+    person decides, or the call counts as interrupted.
     """
 
     def __init__(self, run: RunCore, questions: Questions) -> None:
@@ -68,11 +67,11 @@ class EarlierCalls:
         self._questions = questions
 
     def has(self, call_id: str) -> bool:
-        """Whether an earlier attempt has made the call, and nothing was given back for it yet."""
+        """Whether an earlier attempt made the call, and nothing has been given back for it yet."""
         return self._run.replay is not None and self._run.replay.has(call_id)
 
     def asks(self, call_id: str, tool: Tool[Any] | None) -> bool:
-        """Whether the host is to ask a person what becomes of the call, because its tool was running. True once."""
+        """Whether the host should ask a person what becomes of the call, because its tool was running. True only once."""
         replay = self._run.replay
         if replay is None or not replay.has(call_id) or self._run.call(call_id).state is not CallState.EXECUTING:
             return False
@@ -89,10 +88,10 @@ class EarlierCalls:
         is_safe: bool = False,
         as_result: Callable[[Any], Any] = lambda found: found,
     ) -> Call | None:
-        """The call with its outcome, or running if its tool has to run again; None if it has to run as any other.
+        """The call with its outcome, or running if its tool has to run again; None if it has to run like any other.
 
-        ``tool``: that of the call, as it is now. ``is_safe``: a host vouches for it. ``as_result`` makes a result of what
-        ``reconcile`` finds.
+        ``tool``: the call's tool as it is now. ``is_safe``: a host vouches that running it again is harmless. ``as_result``
+        turns what ``reconcile`` finds into a result.
         """
         run, replay = self._run, self._run.replay
         if replay is None or not replay.has(call_id):
@@ -132,7 +131,7 @@ class EarlierCalls:
         await run.fail(call.call_id, INTERRUPTED)
 
     async def _ask(self, call: Call, replay: Replay) -> None:
-        """Has a person decide, and waits for that. An earlier attempt may have asked already."""
+        """Asks a person to decide, and waits for that. An earlier attempt may have asked already."""
         run, call_id = self._run, call.call_id
         if call.state is not CallState.AWAITING:
             replay.asked[call_id] = run.engine.new_id("call")
@@ -141,7 +140,7 @@ class EarlierCalls:
         asked = QuestionRef(replay.asked[call_id], run.thread_id, run.principal)
         deciding = asyncio.ensure_future(self._decision(call, asked))
         undo = run.on_stop(lambda reason: deciding.cancel())
-        if run.is_ending:  # since it was last written to
+        if run.is_ending:  # it may have begun to end since it was last written to
             deciding.cancel()
         try:
             decision = await deciding
@@ -172,7 +171,7 @@ class EarlierCalls:
 
 
 def outcome_of(call: Call) -> Any:
-    """What the tool of a call returned in an earlier attempt. Raises what stands for the error, if it failed."""
+    """What the tool of a call returned in an earlier attempt. If it failed, raises an exception in place of its error."""
     if call.state is CallState.COMPLETED:
         return call.result
     if call.error in (INTERRUPTED, REFUSED):
@@ -181,7 +180,7 @@ def outcome_of(call: Call) -> Any:
 
 
 class Claims:
-    """Of one run. Tools are called in any thread."""
+    """The claims of one run. Tools may be called in any thread."""
 
     def __init__(self, run: RunCore, early: EarlyRuns, earlier: EarlierCalls) -> None:
         self._run = run
@@ -192,7 +191,7 @@ class Claims:
         self._lock = threading.Lock()
 
     def find(self, tool: Tool[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClaimedCall | None:
-        """The call that this call of the tool in Python means, which is claimed by that; None if it means none.
+        """The model's call that this Python call of the tool is for, which is claimed by it; None if there is none.
 
         Raises CallRejected if the tool must not run for it.
         """
@@ -222,11 +221,11 @@ class Claims:
         return call.state is CallState.ARGS_COMPLETE or self._earlier.has(call.call_id)
 
     def mark_delivered(self, call_ids: Collection[str]) -> None:
-        """The program has got these calls whole, and runs their tools by itself."""
+        """Notes that the program has got these calls whole, and runs their tools by itself."""
         self._delivered |= set(call_ids)
 
     def handed_over(self) -> frozenset[str]:
-        """The calls whose tools have run, or may have: that is not seen where a tool is not one of this Callstream."""
+        """The calls whose tools have run, or may have: a tool that is not one of this Callstream runs unobserved."""
         tools = self._run.engine.tools
         unseen = {call.call_id for call in self._run.calls if call.name not in tools}
         return frozenset(self._claimed | (self._delivered & unseen))
@@ -246,7 +245,7 @@ class Claims:
         return call.state in (CallState.ARGS_COMPLETE, CallState.EXECUTING)
 
     def _likeness(self, tool: Tool[Any], call: Call, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-        """How many arguments of a call of the tool in Python are those that the model wrote, or what was made of them."""
+        """How many arguments of a Python call of the tool are those that the model wrote, or their converted values."""
         try:
             bound = inspect.signature(tool).bind_partial(*args, **kwargs).arguments
         except TypeError:
@@ -259,7 +258,7 @@ class Claims:
 
 
 class _RecordedCall:
-    """A tool that is called in Python for a call of a run that can go on elsewhere. See ``Joined``."""
+    """A tool that is called in Python for a call of a run that can go on in another process. See ``Joined``."""
 
     def __init__(
         self, run: RunCore, earlier: EarlierCalls, call: Call, function: Callable[[], Any], tool: Tool[Any]
@@ -274,7 +273,7 @@ class _RecordedCall:
         """Runs the tool, in the event loop of its caller."""
         earlier = await self._there(self._begin)
         if earlier is not None:
-            return _told(earlier)
+            return _given_back(earlier)
         try:
             with running_for(self._call):
                 made = self._function()
@@ -289,7 +288,7 @@ class _RecordedCall:
         """Runs the tool, a plain function, in the thread of its caller."""
         earlier = run_in(self._run.loop, self._begin)
         if earlier is not None:
-            return _told(earlier)
+            return _given_back(earlier)
         try:
             with running_for(self._call):
                 made = self._function()
@@ -311,7 +310,7 @@ class _RecordedCall:
         try:
             await self._run.complete(self._call.call_id, value)
         except RunOver:
-            pass  # its end has said what became of the call
+            pass  # the run's end has settled the call
         except TransitionError:
             raise
         except UsageError:
@@ -323,15 +322,15 @@ class _RecordedCall:
             await self._run.fail(self._call.call_id, error)
 
     async def _there(self, work: Work[Any]) -> Any:
-        """Does something on the event loop of the run."""
+        """Does work on the event loop of the run."""
         loop = self._run.loop
         if loop is asyncio.get_running_loop():
             return await work()
         return await asyncio.to_thread(run_in, loop, work)
 
 
-def _told(call: Call) -> Any:
-    """What a caller of the tool gets, who may be a framework: the model has to learn of an interruption as of a result."""
+def _given_back(call: Call) -> Any:
+    """What the caller of the tool gets. That may be a framework, so an interruption has to reach the model as a result."""
     try:
         return outcome_of(call)
     except CallRejected as interrupted:
@@ -339,7 +338,7 @@ def _told(call: Call) -> Any:
 
 
 def only_claim(call: Call, tool: Tool[Any], early: EarlyRun | None = None) -> CallClaims:
-    """For a host that knows which call it runs: the tool that it calls is that call's, which may have begun."""
+    """For a host that knows which call it runs: the tool that it calls is for that call, and may have begun early."""
     return lambda called, args, kwargs: ClaimedCall(call, early) if called == tool else None
 
 
@@ -352,5 +351,5 @@ def _is_equal(value: Any, written: Any, converted: Any) -> bool:
 
 def _dump(value: Any) -> Any:
     if not hasattr(value, "model_dump"):
-        raise TypeError(f"{type(value).__name__} is no JSON")
+        raise TypeError(f"{type(value).__name__} is not JSON")
     return value.model_dump(mode="json")

@@ -1,13 +1,14 @@
 """What lets a run go on in another process: what is kept while it works, and what is given back when it works again.
 
 A run that goes on runs its agent again, from the input that it was started with. Nothing that has happened happens twice:
-a request that was answered gets that answer, bytes as they were, without asking; a call that has its result gives that
-result; what the host records again is in the journal already. The first request that was not answered is asked for real.
+a request that was answered gets the same answer, byte for byte, without asking the model; a call that has a result gives
+that result; events that the host records again are recognized as already in the journal. The first request that was not
+answered is sent for real.
 
-``Keeping`` is of every run that can go on, ``Replay`` of one that does. A request is known by the digest of what it says,
-within its run and agent, in order among equals. One that is not the next answered one differs: the agent is another, or
-what it asks depends on the time, on chance, or on something that is not in the journal. Then the run fails, and says
-where the requests differ, or the model is asked (``on_divergence``).
+Every run that can go on has a ``Keeping``, and one that does go on a ``Replay``. A request is recognized by the digest of
+its content, within its run and agent, and equal ones by their order. If answered requests are left and a request matches
+none of them, the run diverges: the agent has changed, or its requests depend on the time, on chance, or on something that
+is not in the journal. Then the run fails, and says where the requests differ, or the model is asked (``on_divergence``).
 """
 
 from __future__ import annotations
@@ -67,18 +68,18 @@ INTERRUPTED = (
     "interrupted: the process stopped while this tool ran. It may or may not have taken effect: check before you call it "
     "again."
 )
-"""The result of a tool of which it is not known whether it has run to its end, for the model."""
+"""The result, for the model, of a tool that may or may not have run to its end."""
 
 _HEADERS = ("content-type", "request-id", "x-request-id")
-"""What SDKs look at. Nothing else of a response's head is kept."""
+"""The headers that SDKs look at. Nothing else of a response's head is kept."""
 _LEVEL = 1
 _WINDOW, _MEMORY = 14, 6
-"""Each response that is being read has a compressor. This one takes 96 KiB, the usual one 256 for up to 10 % fewer bytes."""
+"""Each response being read has a compressor. With these it takes 96 KiB, by default 256 for up to 10 % fewer bytes."""
 _TRACE = "callstream trace"
 ASKED_AS = "asked_as"
-"""Under this name a call that is paused has the id of the question about it."""
+"""The key under which a paused call has the id of the question about it."""
 _QUESTION = "question: "
-"""The beginning of the names under which the ids of a host's questions are kept."""
+"""Prefix of the names under which the ids of a host's questions are kept."""
 
 
 def pack(data: bytes) -> str:
@@ -92,8 +93,8 @@ def unpack(text: str) -> bytes:
 class KeptBody:
     """The body of one response as it goes to the SDK, until the response is over. It is compressed as it comes.
 
-    ``is_nameless``: the provider keeps it as well, and has not named it yet. ``checkpoint`` matches a place in it, if it
-    may have such, from which on the provider can be asked for the rest.
+    ``is_nameless``: the provider keeps the response as well, and has not named it yet. ``checkpoint``, if its body may have
+    such, matches a place from which on the provider can be asked for the rest.
     """
 
     def __init__(
@@ -114,19 +115,20 @@ class KeptBody:
         self._headers = {name: headers[name] for name in _HEADERS if name in headers}
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY)
         self._parts: list[bytes] = []
-        self._is_whole = False  # what was kept has the end
+        self._is_whole = False  # the end has been kept
 
     def read(self, data: bytes) -> None:
-        """These bytes have come from the provider."""
+        """Takes bytes as they came from the provider."""
         if self._checkpoint is not None:
             self._since += data
 
     def beside(
         self, events: Sequence[WireEvent], passed: Sequence[bytes], decoder: Decoder[Any]
     ) -> Sequence[WireEvent | Kept]:
-        """The events with what is recorded beside them: in the same append as the end, the response as the SDK gets it.
+        """The events with what is recorded beside them: with the end, in the same append, the response as the SDK gets it.
 
-        ``passed``: what the SDK gets of what was read. Some wires say more after the end: then it is kept again.
+        ``passed``: the bytes that the SDK gets for these events. Some wires send more after the end: then the response is
+        kept again.
         """
         for data in passed:
             self.add(data)
@@ -139,7 +141,7 @@ class KeptBody:
         return [*more, *events] if more else events
 
     def whole(self, body: bytes) -> ResponseKept:
-        """What is recorded of an answer that was not streamed."""
+        """What is recorded for an answer that was not streamed."""
         self.add(body)
         return self.event()
 
@@ -148,14 +150,14 @@ class KeptBody:
             self._parts.append(made)
 
     def named(self, answer_id: str | None) -> list[RequestKept]:
-        """What is recorded when the name is known under which the provider keeps it: once."""
+        """What is recorded, once, when the name becomes known under which the provider keeps the response."""
         if not self._is_nameless or answer_id is None:
             return []
         self._is_nameless = False
         return [RequestKept(self._request, answer_id=answer_id)]
 
     def checked(self, token: str | None) -> list[ResponseKept]:
-        """What is recorded of a new checkpoint, whose token is the last that was read."""
+        """What is recorded for a new checkpoint, whose token is the last that was read."""
         if token == self._token or self._checkpoint is None:
             return []
         self._token = token
@@ -165,16 +167,17 @@ class KeptBody:
         return [ResponseKept(self._request, self._status, self._headers, body, token)] if end else []
 
     def event(self) -> ResponseKept:
-        """What came until now. More may follow."""
+        """What has come so far. More may follow."""
         body = b"".join([*self._parts, self._compressor.copy().flush()])
         return ResponseKept(self._request, self._status, self._headers, base64.b64encode(body).decode())
 
 
 class KeptTurn(msgspec.Struct, eq=False):
-    """A response of the earlier attempts, as far as it came. ``call_ids``: its calls, in order.
+    """A response of an earlier attempt, as far as it came. ``call_ids``: its calls, in order.
 
-    ``request``: the digest of what was asked, ``asked_parts`` of each part of that; None if no model was. ``answer_id``:
-    under which its provider keeps it. ``checkpoint``: what a request brings that asks for what follows the ``body``.
+    ``request``: the digest of the request, or None if no model was asked. ``asked_parts``: the digests of the request's
+    parts. ``answer_id``: the name under which its provider keeps it. ``checkpoint``: the token with which a request asks for
+    what follows the ``body``.
     """
 
     response_id: str | None = None
@@ -196,7 +199,7 @@ class KeptTurn(msgspec.Struct, eq=False):
         return b"".join(map(unpack, self.packed))
 
     def keep(self, kept: ResponseKept) -> None:
-        """More of it, up to a checkpoint, or all of it. Some wires say more after the end: then all is kept again."""
+        """Adds more of it, up to a checkpoint, or all of it. Some wires send more after the end: then all is kept again."""
         if kept.checkpoint is None:
             self.is_whole, self.status, self.headers, self.packed = True, kept.status, kept.headers, [kept.body]
         elif not self.is_whole:
@@ -205,30 +208,30 @@ class KeptTurn(msgspec.Struct, eq=False):
 
 
 class Coming(msgspec.Struct, frozen=True):
-    """A response that is to come. ``half``: what an earlier attempt has read of it, where its provider may have the rest."""
+    """A response to come. ``half``: what an earlier attempt has read of it, if its provider may have the rest."""
 
     response_id: str
     half: KeptTurn | None = None
 
 
 class Replay:
-    """What the earlier attempts of a run have left: each answer, each result, each record is given back once."""
+    """What the earlier attempts of a run have left. Each answer, each result and each record is given back once."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.attempt = 1
-        """The last one."""
+        """The number of the last one."""
         self.input: InputKept | None = None
         self.session: SessionKept | None = None
         self.rules: dict[str, ReplayRule] = {}
-        """What was in force for each tool when it began."""
+        """The rule that was in force for each tool when it began, by call."""
         self.outputs: dict[tuple[str, int], str] = {}
-        """What steps have given, by name and number."""
+        """The outputs of steps, by name and number."""
         self.progressed: set[str] = set()
         """The calls that have reported progress."""
         self.asked: dict[str, str] = {}
         """The questions about tools that were running, by the calls that wait for their answers."""
         self._running: dict[tuple[str, int], ReplayRule] = {}
-        """Steps that have begun and given nothing."""
+        """Steps that have begun and have no output."""
         self._known: Counter[bytes] = Counter()
         self._is_void: set[str] = set()
         turns: defaultdict[str | None, KeptTurn] = defaultdict(KeptTurn)
@@ -242,7 +245,7 @@ class Replay:
                     turn.response_id, turn.author, turn.attempt = record.response_id, record.author, self.attempt
                     turn.request, turn.asked_parts = request, asked_parts
                     equal = again.setdefault((record.author, request), [])
-                    # One that an earlier attempt asked for, and that was cut, is asked for again by this.
+                    # If an earlier attempt's response to an equal request was cut, this request asks for it again.
                     cut_before = [each for each in equal if each.attempt < self.attempt and not each.is_whole]
                     again[record.author, request] = [*(each for each in equal if each not in cut_before[:1]), turn]
                 case ResponseKept():
@@ -282,7 +285,7 @@ class Replay:
             for key, equal in again.items()
             if any((turn.author, turn.request) == key for turn in cut)
         }
-        """Requests whose responses were cut, and what there is of each, in order."""
+        """Requests whose responses were cut, and what has come of each, in order."""
         messages = [message_id for turn in cut for message_id in turn.message_ids]
         self.void = tuple(message_id for message_id in messages if message_id not in self._is_void)
         """Messages of responses that were cut, and were not void before."""
@@ -295,12 +298,12 @@ class Replay:
         self.given: set[str] = set()
         """The calls whose outcome was given back."""
         self.dropped: tuple[str, ...] = ()
-        """The messages of answers that are not asked for any more, since the agent asks something else."""
+        """The messages of answers that will not be asked for again, since the agent asks something else."""
         self.begun: set[str] = set()
         """The calls whose tools run again."""
 
     def _is_dropped(self, turn: KeptTurn) -> bool:
-        """Whether an earlier attempt has gone on without the response: all that was shown of it is void."""
+        """Whether an earlier attempt has gone on without the response: everything shown of it is void."""
         return bool(turn.message_ids) and self._is_void.issuperset(turn.message_ids)
 
     @property
@@ -309,23 +312,23 @@ class Replay:
         return b"" if self.input is None else unpack(self.input.data)
 
     def has(self, call_id: str) -> bool:
-        """Whether an earlier attempt has made or taken up this call, and nothing has become of it in this one yet."""
+        """Whether an earlier attempt made or took up this call, and this attempt has neither given back nor rerun it yet."""
         is_known = call_id in self._own or call_id in self.rules
         return is_known and call_id not in self.given and call_id not in self.begun
 
     def hides(self, call_id: str) -> bool:
-        """Whether the call is one of a turn that was not given back yet, so that its program does not know it."""
+        """Whether the call belongs to a turn that was not given back yet, so the program does not know it."""
         return call_id in self._own and call_id not in self.delivered
 
     def obstacle(self, calls: Iterable[Call]) -> str | None:
-        """Why the run cannot go on; None if it can. ``calls``: all of the run."""
+        """Why the run cannot go on; None if it can. ``calls``: all calls of the run."""
         if self.input is None:
             return "its input was not kept"
         if self._has_told:
             return "its agent has said something that no model wrote"
         for (name, _), replay in self._running.items():
             if replay != "safe":
-                return f"{name} was running, and nobody can know what it has done"
+                return f"{name} was running, and it is not known what it has done"
         void = set(self.void_calls)
         asked = {unpack(data).decode() for (name, _), data in self.outputs.items() if name.startswith(_QUESTION)}
         for call in calls:
@@ -341,7 +344,7 @@ class Replay:
         return None
 
     def answer(self, digest: Digest, author: str | None, on_divergence: OnDivergence) -> KeptTurn | None:
-        """The response to that request; None if it has to be asked for. Raises Diverged if another one was expected."""
+        """The response to that request; None if the model has to be asked. Raises Diverged if another request was due."""
         left = [turn for turn in self._turns if turn.author == author]
         turn = next((turn for turn in left if turn.request == digest.whole), None)
         if turn is not None:
@@ -359,12 +362,12 @@ class Replay:
         return None
 
     def cut_answer(self, digest: Digest, author: str | None) -> KeptTurn | None:
-        """What there is of a response to that request that was cut. Each is given once."""
+        """What has come of a response to that request that was cut. Each is returned once."""
         left = self._cut.get((author, digest.whole))
         return left.pop(0) if left else None
 
     def unknown(self, events: Sequence[RunEvent]) -> list[RunEvent]:
-        """The events without those that the journal has: each counts once."""
+        """The events without those that the journal has already. Each recorded event accounts for one."""
         left = []
         for event in events:
             key = codec.encode(event) if isinstance(event, MessageReceived | StateChanged) else None
@@ -379,7 +382,7 @@ _UNTOUCHED = (CallState.STARTED, CallState.ARGS_STREAMING, CallState.ARGS_COMPLE
 
 
 class Keeping:
-    """Of a run that can go on. ``record`` records events of the run."""
+    """Keeps what a run needs to go on elsewhere. ``record`` records events of the run."""
 
     def __init__(
         self,
@@ -395,7 +398,7 @@ class Keeping:
         self.replay = replay
         self.is_given_up = False
         self.elsewhere: frozenset[str] = frozenset()
-        """Tools that do not run here, but at the client."""
+        """Tools that run at the client, not here."""
         self.trace: str | None = None
         """The span of this attempt (``traceparent``), if it is traced."""
         self._steps: Counter[str] = Counter()
@@ -406,16 +409,16 @@ class Keeping:
 
     @property
     def earlier_traces(self) -> list[str]:
-        """The spans of the attempts before."""
+        """The spans of the earlier attempts."""
         outputs = {} if self.replay is None else self.replay.outputs
         return [traced for (name, _), traced in outputs.items() if name == _TRACE]
 
     def traced(self) -> list[RunEvent]:
-        """What is kept of this attempt's span."""
+        """What to keep about this attempt's span."""
         return [] if self.trace is None else [OutputKept(_TRACE, self.attempt, self.trace)]
 
     async def ask(self, digest: Digest, author: str | None) -> KeptTurn | Coming:
-        """The answer that an earlier attempt got to the request; else the response that is to come."""
+        """The answer that an earlier attempt got to the request, or else the response that is to come."""
         if self.replay is not None and (turn := self.replay.answer(digest, author, self._on_divergence)) is not None:
             return turn
         if self.replay is not None and self.replay.dropped:
@@ -426,14 +429,14 @@ class Keeping:
         return Coming(response_id, None if self.replay is None else self.replay.cut_answer(digest, author))
 
     def next_step(self, name: str) -> tuple[int, bytes | None]:
-        """The number of a step of the host's that is about to run, and what it gave in an earlier attempt."""
+        """The number of a step of the host's that is about to run, and its output in an earlier attempt."""
         nth = self._steps[name]
         self._steps[name] += 1
         kept = None if self.replay is None else self.replay.outputs.get((name, nth))
         return nth, None if kept is None else unpack(kept)
 
     async def begin_step(self, name: str, nth: int, replay: ReplayRule) -> None:
-        """``replay``: whether it may run again if the process dies meanwhile."""
+        """Records that a step begins. ``replay``: whether it may run again if the process dies meanwhile."""
         await self._record([OutputKept(name, nth, None, replay)])
 
     async def end_step(self, name: str, nth: int, output: bytes) -> None:
@@ -444,7 +447,7 @@ class Keeping:
         self._steps[name] -= 1
 
     async def name_question(self, what: str, rename: Callable[[str | None], str]) -> None:
-        """The host asks a person. ``rename`` is given the id with which it asked before, and returns the one it uses."""
+        """Called when the host asks a person. ``rename`` is given the id used before, and returns the one to use."""
         name = f"{_QUESTION}{what}"
         nth, kept = self.next_step(name)
         used = rename(None if kept is None else kept.decode())
@@ -452,7 +455,7 @@ class Keeping:
             await self.end_step(name, nth, used.encode())
 
     async def give_up(self, why: str) -> None:
-        """The run cannot go on elsewhere from now on: something happens in it that is not kept."""
+        """Notes that from now on the run cannot go on elsewhere: something happens in it that is not kept."""
         if not self.is_given_up:
             self.is_given_up = True
             await self._record([InputKept("", "", attempts=0)])

@@ -1,16 +1,16 @@
-"""What every run does: it records, keeps its ledger, waits for hooks, and ends.
+"""What every run does: it records events, keeps its ledger, waits for hooks, and ends.
 
-Everything that happens to a run passes ``RunLog.submit``: first the journal, then the ledger, then the hooks; so nothing is
-shown that a crash could still lose, and hooks see what the journal has. A run belongs to the event loop that started it.
-Whatever ends it, hooks settle first, and every call of it is final or awaits an answer afterwards.
+Every event of a run passes ``RunLog.submit``: it goes to the journal first, then to the ledger, then to the hooks. So
+nothing is shown that a crash could still lose, and hooks see only what the journal has. A run belongs to the event loop that
+started it. However it ends, its hooks settle first, and afterwards each of its calls is final or awaits an answer.
 
-The end of a run is begun once, by whatever comes first, and is the same for all that ask for it. Why nothing comes after it:
-``is_ending`` is set before the task of the end first runs, and ``record`` refuses from then on. What had passed that check
-is waited for; a call may start in it, so the hooks are closed a second time. By then hooks have settled and progress is
-closed, so what is left to write is the end.
+The end of a run begins once, with whatever ends the run first; anything else that would end it waits for that same end.
+Nothing is recorded after it. ``is_ending`` is set before the end's task first runs, and ``record`` refuses from then on.
+Events that had passed that check are waited for; they may start a call, so the hooks are closed a second time after them. By
+then hooks have settled and progress is closed, so the end is all that is left to write.
 
-Tools that run before their response has ended stand on ``RunCore``, which knows of them what ``EarlyTools`` says. ``Run`` is
-both together.
+Tools that run before their response has ended are built on ``RunCore``, which knows only their interface, ``EarlyTools``.
+``Run`` puts the two together.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class EarlyTools(ABC):
 
     @abstractmethod
     def listener(self, call: Call) -> CallListener | None:
-        """What the tool of the call, which has started, has to hear of it. None if it does not begin early."""
+        """Listens to a call, which has started, on behalf of its tool. None if the tool does not begin early."""
 
     @abstractmethod
     async def settle(self, call_id: str) -> None:
-        """Waits until a refusal that the call's tool has decided on is recorded."""
+        """Waits until a refusal on which the call's tool has decided is recorded."""
 
     @abstractmethod
     def abort(self, ending: Ending) -> None:
-        """The run ends: tools whose arguments are not whole are notified, the others are cancelled."""
+        """Called when the run ends: tools whose arguments are not whole are notified, the others are cancelled."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -132,9 +132,9 @@ class RunCore(ABC):
         """Whether the run's host emits OpenTelemetry spans of its own for agents and tools."""
         self._discard_callbacks: list[Callable[[], object]] = []
         self.on_tool_progress: ProgressHandler | None = None
-        """Takes the place of the Callstream's own handler in this run."""
+        """Replaces the Callstream's own handler in this run."""
         self.keeping: Keeping | None = None
-        """What lets the run go on in another process; None if it cannot."""
+        """Keeps what the run needs to go on in another process; None if it cannot."""
         self._ledger = Ledger()
         self._log = RunLog(
             engine.journal,
@@ -147,9 +147,9 @@ class RunCore(ABC):
         self._barrier = Barrier(engine, self._ledger, self._write)
         self.tool_use = ToolUse(self._ledger, self._barrier, rejected, self.hides)
         self._listeners: dict[str, tuple[CallListener, ...]] = {}
-        """What hears of each event of a call: its hooks, and its tool if that may begin early. Most calls have neither."""
+        """Listeners to the events of each call: its hooks, and its tool if that may begin early. Most calls have neither."""
         self.schedule: Callable[[Callable[[], object]], None] = partial(engine.journal.schedule, run_id)
-        """Calls what will record something, together with what other runs want to record: see ``Journal.schedule``."""
+        """Calls work that will record something, together with such work of other runs: see ``Journal.schedule``."""
         self.directory = Directory(engine.journal, thread_id, principal)
         """Which call of the thread an id means."""
         self._answers = Answers(self._ledger, self.directory)
@@ -159,29 +159,29 @@ class RunCore(ABC):
         self.is_ending = False
         """Whether the run has ended, or is being ended."""
         self.is_left = False
-        """Whether another process is to go on with it. Then it has ended here, and nowhere else."""
+        """Whether it was left for another process to go on with. Then it has ended in this process only."""
         self._stop_callbacks: list[Callable[[str], object]] = []
         self._end: asyncio.Task[Exception | None] | None = None
 
     @property
     def callstream(self) -> Any:
-        """Deprecated: what the run needs is its ``engine``."""
+        """Deprecated: use the run's ``engine``."""
         warnings.warn("use run.engine, not run.callstream", DeprecationWarning, stacklevel=2)
         return self.engine.owner
 
     @abstractmethod
     def begin_tool(self) -> None:
-        """The current task runs a tool of this run."""
+        """Called in the task that is about to run a tool of this run."""
 
     @abstractmethod
     def handed_over(self) -> frozenset[str]:
-        """The calls whose tools have run, or may have, though their outcome was not seen."""
+        """The calls whose tools have run, or may have, although no outcome was observed."""
 
     # -- what is known --
 
     @property
     def must_judge(self) -> bool:
-        """Whether the program may get no answer that guards could not read."""
+        """Whether the program must not get any answer that guards could not read."""
         return self.rejected == "say"
 
     @property
@@ -194,7 +194,7 @@ class RunCore(ABC):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another process has taken the run over, or is to do so: what happens here is no part of it any more."""
+        """Whether another process has taken the run over, or is to do so: what happens here is no longer part of it."""
         return self.is_left or self._log.is_lost
 
     @property
@@ -208,15 +208,15 @@ class RunCore(ABC):
         return self._log.is_doubtful
 
     def args_bytes(self, call_id: str) -> int:
-        """How much argument text this run has of the call, in UTF-8."""
+        """How many bytes of argument text, in UTF-8, this run has for the call."""
         return self._log.text.args_bytes(call_id)
 
     def hook_seconds(self, call_id: str) -> float | None:
-        """How long the call's hooks have run, all together; None if it has none."""
+        """How long the call's hooks have run in total; None if it has none."""
         return self._barrier.seconds(call_id)
 
     def tighten(self, limits: TextLimits) -> None:
-        """The run may write no more than that, either."""
+        """Applies these limits to the run, besides those that it has."""
         self._log.text.tighten(limits)
 
     # -- what happens to it --
@@ -224,12 +224,12 @@ class RunCore(ABC):
     async def record(
         self, events: Sequence[RunEvent] | EventsThen, *, response_id: str | None = None, author: str | None = None
     ) -> None:
-        """Journals the events, then takes them into the ledger, then hands them to the hooks.
+        """Journals the events, then applies them to the ledger, then hands them to the hooks.
 
-        A function is asked for the events when everything that was submitted before has been applied. A caller that is
-        cancelled while it waits leaves at once; the events are recorded all the same, before any that come later. What
-        the wire still says of a call that was discarded meanwhile is left out. Text beyond a limit raises LimitExceeded
-        and fails the run, whatever its host makes of the exception: see ``TextLimits``.
+        ``events`` may be a function that returns them: it is called when everything submitted before has been applied. A
+        caller that is cancelled stops waiting at once; the events are recorded nevertheless, before any later ones. Events
+        that the wire still brings for a call that was discarded meanwhile are left out. Text beyond a limit raises
+        LimitExceeded and fails the run, whatever its host does with the exception: see ``TextLimits``.
         """
         self._check_open()
         if self.replay is not None and not callable(events):
@@ -247,10 +247,11 @@ class RunCore(ABC):
         author: str | None = None,
         context: Context | None = None,
     ) -> None:
-        """``record`` without waiting: ``then`` is called later, with what ``record`` would have raised, or None.
+        """``record`` without waiting: ``then`` is called later, with the error that ``record`` would have raised, or None.
 
-        What an earlier attempt of the run has recorded is not left out: what is submitted comes from new responses.
-        What the events bring about, such as hooks, runs in the ``context``: the caller's, unless another is given.
+        Unlike with ``record``, events that an earlier attempt of the run has recorded are not left out: submitted events
+        come from new responses. Whatever the events start, such as hooks, runs in the ``context``: the caller's, unless
+        another is given.
         """
         if self.is_ending:
             self.loop.call_soon(then, self._over())
@@ -262,12 +263,14 @@ class RunCore(ABC):
         then(error or self._barrier.failure)
 
     async def receive(self, events: Sequence[RequestEvent], *, author: str | None = None) -> None:
-        """Takes in what a request says (``results_in``): new messages, and results of calls that have none yet."""
+        """Records what is new in a request (``results_in``): messages, and results of calls that have none yet."""
         receiving = self._answers.receive(events, partial(self.record, author=author))
         await wait_for_result(asyncio.ensure_future(receiving))
 
     def name_call(self, wanted: str) -> str:
-        """A ``call_id`` that no call of this run has: the wanted one, or that with a number. The journal may refuse it."""
+        """A ``call_id`` that no call of this run has: the wanted one, or that with a number. The journal still refuses it if
+        another run has it.
+        """
         return self._ledger.name_for(wanted)
 
     async def is_free(self, call_id: str) -> bool:
@@ -283,10 +286,10 @@ class RunCore(ABC):
     async def convert(
         self, call_id: str, tool: Tool[Any] | None = None, args: dict[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """The arguments that the tool is called with, of its annotated types, after the call's hooks have settled.
+        """The arguments for the tool, converted to its annotated types, after the call's hooks have settled.
 
-        None for a call that has none to convert. One that its tool cannot be called with is discarded, and
-        ``CallRejected`` raised. ``tool``: if a host runs it; ``args``: with others than are shown.
+        None if the call has nothing to convert. If the tool cannot be called with its arguments, the call is discarded and
+        ``CallRejected`` raised. ``tool``: the tool, if a host runs it. ``args``: the arguments, if not those of the call.
         """
         call = await self.ready(call_id)
         if call.state is not CallState.ARGS_COMPLETE:
@@ -312,7 +315,7 @@ class RunCore(ABC):
         """The barrier before a tool: waits for the call's hooks, records that it executes, returns it with arguments.
 
         Raises CallRejected if it was discarded, TransitionError if its arguments are not complete, and RunOver if the run
-        was ended. Then the tool must not run. ``is_safe``: its host vouches that running it twice does no harm.
+        was ended. In all these cases the tool must not run. ``is_safe``: its host vouches that running it twice is harmless.
         """
         if self.early.begun(call_id) is not None:
             raise TransitionError(f"the tool of call {call_id!r} has begun early; run.invoke gives its result")
@@ -339,7 +342,7 @@ class RunCore(ABC):
         return self._over() if is_over else self._barrier.rejection(call)
 
     def is_cut(self, call_id: str) -> bool:
-        """Whether a hook rejected the call and wants nothing more of its response."""
+        """Whether a hook rejected the call and does not want the rest of its response."""
         error = self._barrier.hook_error(call_id)
         return isinstance(error, Reject) and error.cut
 
@@ -362,7 +365,7 @@ class RunCore(ABC):
             await self.complete(call_id, result)
         except (RunOver, TransitionError):
             raise
-        except UsageError as unfit:  # what the tool returned is nothing that JSON can express
+        except UsageError as unfit:  # the tool returned something that JSON cannot express
             await self.fail(call_id, unfit)
             raise
 
@@ -372,13 +375,13 @@ class RunCore(ABC):
         await self.record([CallFailed(call_id, error if isinstance(error, str) else describe(error))])
 
     async def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
-        """A client or a person has to answer this call: it outlives the run until ``answer`` finds it.
+        """Leaves the call to be answered by a client or a person. It outlives the run, until ``answer`` is called for it.
 
-        ``question`` says what is asked, where the arguments do not. ``is_paused``: the answer is one to another call,
+        ``question`` says what is asked, where the arguments do not. ``is_paused``: the answer will come to another call,
         which asks about this one.
         """
         if self.early.begun(call_id) is not None:
-            raise UsageError(f"the tool of call {call_id!r} has begun early, so nobody can be asked about it any more")
+            raise UsageError(f"the tool of call {call_id!r} has begun early, so it is too late to ask about it")
         if self._ledger[call_id].state is not CallState.EXECUTING:
             await self.ready(call_id)
             self._claim(call_id)
@@ -388,15 +391,16 @@ class RunCore(ABC):
     async def answer(
         self, call_id: str | Call, result: Any = None, *, error: str | None = None, message_id: str | None = None
     ) -> bool:
-        """The answer to a call of this thread that awaits one, by its ``call_id`` or its wire id, or as it was found.
+        """Records the answer to a call of this thread that awaits one, named by its ``call_id`` or its wire id, or given as
+        a ``Call``.
 
-        ``message_id`` is that of the message in which the client sent it, which then is not sent back to it. False if
-        the call has its answer already, or another run is executing it. Raises UsageError if this thread has no such call.
+        ``message_id`` is that of the message in which the client sent the answer, which is then not sent back to it. False
+        if the call has its answer already, or another run is executing it. UsageError if this thread has no such call.
         """
         return await self._answers.answer(call_id, self.record, result, error=error, message_id=message_id)
 
     async def resume(self, call_id: str) -> Call | None:
-        """Takes in a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
+        """Takes up a call of this thread that awaits an answer, by its ``call_id`` or its wire id, so that it can execute.
 
         None if the call has its answer already, or is executing in another run that has taken it up. Of two runs that
         take it up at once, one executes it; ``execute`` and ``invoke`` raise TransitionError in the other. Raises UsageError
@@ -405,12 +409,12 @@ class RunCore(ABC):
         return await self._answers.awaiting(call_id)
 
     async def progress(self, call_id: str, data: Any) -> None:
-        """What an executing call tells its interface; the model never sees it."""
+        """Reports progress of an executing call to its interface; the model never sees it."""
         await self.record([CallProgressed(call_id, data)])
         await self._tell_progress(call_id, data)
 
     async def close_progress(self, call_id: str) -> None:
-        """The tool has ended: no more reports to its interface follow."""
+        """Called when the tool has ended: no more reports to its interface follow."""
         await self._feeds.close(call_id)
 
     def progress_of(self, call_id: str) -> Progress:
@@ -433,14 +437,15 @@ class RunCore(ABC):
         await self._reach(Ending.cancelled(reason))
 
     async def end(self, error: BaseException | None) -> None:
-        """Ends the run by what ended its work: nothing finishes it, a cancellation cancels it, all else fails it.
+        """Ends the run according to what ended its work: None finishes it, a cancellation cancels it, any other exception
+        fails it.
 
-        Unlike ``finish`` it is silent where a hook fails the run: ``outcome`` says so.
+        Unlike ``finish``, raises nothing if a hook fails the run: ``outcome`` shows it.
         """
         await self._reach(Ending.by(error))
 
     async def hand_over(self) -> bool:
-        """Leaves the run as it is for another process. False if none can go on with it; then nothing was done."""
+        """Leaves the run as it is for another process. False, with nothing done, if no process could go on with it."""
         if self.keeping is None or self.keeping.is_given_up or self.is_ending:
             return False
         self.is_left = True
@@ -461,7 +466,7 @@ class RunCore(ABC):
         return await wait_for_result(self._end, while_=lambda: self._barrier.runs_hooks or self.early.is_running)
 
     async def _leave(self, ending: Ending) -> None:
-        """Ends the work of this process on the run, and not the run. What hooks have begun of half a call is undone here."""
+        """Ends this process's work on the run, but not the run. Hooks undo here what they began for unfinished calls."""
         self._call_back(ending)
         self.early.abort(ending)
         await self._settle_hooks(ending)
@@ -475,7 +480,7 @@ class RunCore(ABC):
         for call in self._ledger.open_calls():
             is_untouched = self.hides(call.call_id) and call.state is CallState.ARGS_COMPLETE
             if is_untouched and ending.discards(call) is not None:
-                self._barrier.listener(call)  # its hooks have run in an earlier attempt; here they hear of the end
+                self._barrier.listener(call)  # its hooks ran in an earlier attempt; here they only get the end
         await self._settle_hooks(ending)
         await self.early.close()
         failure = self._barrier.failure if ending.outcome == "finished" else None
@@ -495,7 +500,7 @@ class RunCore(ABC):
 
     async def _settle_hooks(self, ending: Ending) -> None:
         await self._barrier.close(ending)
-        await self._write(lambda: ())  # when this is its turn, all that had passed the check has been applied
+        await self._write(lambda: ())  # when it is called, everything that had passed the check has been applied
         self.early.abort(ending)
         await self._barrier.close(ending)
 
@@ -522,13 +527,13 @@ class RunCore(ABC):
                 logger.exception("a callback raised at the end of run %s", self.run_id)
 
     async def end_in_journal(self, ending: Ending) -> None:
-        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
+        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be called again."""
         await self._log.end(ending)
 
     def on_stop(self, callback: Callable[[str], object]) -> Callable[[], None]:
-        """Has the callback called, on the run's loop, when the run ends. Returns what takes that back.
+        """Has the callback called, on the run's loop, when the run ends. Returns a function that takes that back.
 
-        What it raises is logged, and the run ends all the same.
+        An exception of the callback is logged, and the run ends nevertheless.
         """
         self._stop_callbacks.append(callback)
         return lambda: self._stop_callbacks.remove(callback) if callback in self._stop_callbacks else None
@@ -542,20 +547,20 @@ class RunCore(ABC):
 
     @property
     def replay(self) -> Replay | None:
-        """What earlier attempts have left; None in a run that is at its first."""
+        """What earlier attempts have left; None if this is the run's first."""
         return None if self.keeping is None else self.keeping.replay
 
     def hides(self, call_id: str) -> bool:
-        """Whether the program does not know the call: an earlier attempt made it, in a turn that was not given back."""
+        """Whether the program does not know the call yet: an earlier attempt made it, in a turn that was not given back."""
         return self.replay is not None and self.replay.hides(call_id)
 
     def keep(self, *, replay: Replay | None = None, on_divergence: OnDivergence = "fail") -> None:
-        """From now on what is needed to go on elsewhere is kept."""
+        """From now on, keeps what is needed to go on in another process."""
         new_id = partial(self.engine.new_id, "response")
         self.keeping = Keeping(self.record, new_id, replay=replay, on_divergence=on_divergence)
 
     async def _restore(self, records: Sequence[Record]) -> None:
-        """Brings the run to where these records, all that the journal has of it, have left it. No hook hears of that."""
+        """Restores the run from these records, which are all that the journal has of it. Hooks are not notified."""
         for record in records:
             event = record.event
             if not isinstance(event, CALL_EVENTS):
@@ -569,7 +574,7 @@ class RunCore(ABC):
         self._log.restore([record.event for record in records], records[-1].seq)
 
     def give_again(self, turn: KeptTurn, tools: Mapping[str, Tool[Any]]) -> None:
-        """A response of an earlier attempt is given back. Hooks of its calls whose tools have not begun run now."""
+        """Takes a response of an earlier attempt as given back. Hooks of its calls whose tools have not begun run now."""
         for call_id in turn.call_ids:
             call = self._ledger[call_id]
             own = tools.get(call.name)
@@ -586,7 +591,7 @@ class RunCore(ABC):
     async def _write(
         self, events: Sequence[RunEvent] | EventsThen, response_id: str | None = None, author: str | None = None
     ) -> None:
-        """What ``record`` does, also while the run is being ended: hooks may still give up their call then."""
+        """Does what ``record`` does, but also while the run is being ended: hooks may still give up their calls then."""
         if events:
             await submitted(partial(self._log.submit, events, response_id=response_id, author=author))
 

@@ -1,15 +1,15 @@
 """Working on runs: each is a task of its host, not of the request that asked for it.
 
 ``Driver`` is what ``ADKAgent.run``, the server and the FastAPI endpoint have in common. It begins a run when there is room
-for it and its thread is free, lets it work, and ends it by whatever comes first: its own work, a stop that any process may
-have asked for, its time limit, a last viewer who leaves, where wanted, and the end of the host. A driver belongs to one
-event loop.
+for it and its thread is free, lets it work, and ends it with whatever comes first: its own work, a stop that any process may
+have asked for, its time limit, the departure of its last viewer (if so configured), or the end of the host. A driver belongs
+to one event loop.
 
-A thread's runs take turns. The journal keeps them apart where the host starts them as ``exclusive``: it raises ThreadBusy,
-whichever process has the other run, and ``Driver`` asks again for as long as its settings say. What has been stopped may
-still be writing to its host's own store, so the next run of the thread begins its work when that is done. A host that names
-a ``turn`` has its runs wait here besides, in the order in which they came; and a run that names the turn that its work
-needs begins it when no other driver of the process works in that turn any more.
+A thread's runs take turns. The journal keeps them apart if the host starts them as ``exclusive``: it raises ThreadBusy,
+whichever process has the other run, and ``Driver`` tries again for as long as its settings say. A run that was stopped may
+still be writing to its host's own store, so the work of the thread's next run begins when that is done. If a host names a
+``turn``, its runs also wait for each other here, in the order in which they came. If a run names the turn that its work
+needs, the work begins when no other driver of the process is working in that turn.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from callstream.runtime.run import Run
 logger = logging.getLogger("callstream")
 
 _LOOKED_AT: Final = 50
-"""Runs of the thread, the newest first, that may have got the requested id with a number."""
+"""How many of the thread's newest runs are checked for the requested id with a number."""
 _SHORT: Final = 500
-"""Runs of so many records are read many at once; of a longer one, its beginning."""
+"""Runs with up to this many records are read many at once; of a longer one, only the beginning."""
 _REMEMBERED: Final = 10_000
 _CLOCK_SECONDS: Final = 0.001
-"""To which the journal's times are rounded."""
+"""The journal's times are rounded to this."""
 
 
 class RunRequest(msgspec.Struct, frozen=True):
     """What identifies a request for a run, so that it is recognized when it is sent again.
 
-    The run keeps the ``digest`` of its input (``run_input["digest"]``), so every process finds it, after a restart too: it
-    tells a request that is sent again, by a client whose connection broke, or by a proxy that does it on its own.
-    ``owner``: whose run it has to be. ``app``: of which app, since several may share a journal and have threads of one id;
-    a run that names none, of a program or of an earlier version, is of every app.
+    The run keeps the ``digest`` of its input (``run_input["digest"]``), so every process can find it, even after a restart.
+    By it a request is recognized that is sent again by a client whose connection broke, or by a proxy on its own.
+    ``owner``: whose run it has to be. ``app``: which app's, since several may share a journal and have threads with the same
+    id; a run that names none, of a program or of an earlier version, belongs to every app.
     """
 
     thread_id: str
@@ -70,9 +70,9 @@ class RunRequest(msgspec.Struct, frozen=True):
     app: str | None = None
 
     async def earlier_run(self, journal: Journal, *, of_any_input: bool = False) -> RunRow | None:
-        """The first run that this request has begun, None if there is none.
+        """The first run that this request has begun; None if there is none.
 
-        ``of_any_input``: if none has this input, the newest one with its run id.
+        ``of_any_input``: if no run has this input, returns the newest one with its run id.
         """
         first = await journal.runs(run_id=self.run_id, limit=1)
         if not first:
@@ -93,14 +93,14 @@ class RunRequest(msgspec.Struct, frozen=True):
 
 
 class AppRuns:
-    """Tells the runs of an app. The apps of so many runs are remembered, and not read again."""
+    """Finds the runs of an app. The apps of many runs are remembered, so that they are not read again."""
 
     def __init__(self) -> None:
         self._apps: dict[tuple[str, float], str | None] = {}  # an id may be used again when its run was erased
         self._begun: dict[str, tuple[str, float, float]] = {}
 
     def add(self, app: str, run_id: str, after: float, before: float) -> None:
-        """A run of the app has begun in this process between two moments, and need not be read."""
+        """Notes that a run of the app has begun in this process between two moments, so that it need not be read."""
         if len(self._begun) >= _REMEMBERED:
             self._begun.clear()
         self._begun[run_id] = (app, after, before)
@@ -110,7 +110,7 @@ class AppRuns:
         return after - _CLOCK_SECONDS <= row.started_at <= before + _CLOCK_SECONDS
 
     async def of(self, app: str, rows: Sequence[RunRow], journal: Journal) -> list[RunRow]:
-        """Those of the rows that are the app's, in their order."""
+        """Those of the rows that belong to the app, in order."""
         apps = {key: self._apps[key] for key in map(_key, rows) if key in self._apps}
         apps |= {_key(row): self._begun[row.run_id][0] for row in rows if self._begun_here(row)}
         read = await _read_apps(journal, [row for row in rows if _key(row) not in apps])
@@ -137,7 +137,7 @@ async def _read_apps(journal: Journal, rows: Sequence[RunRow]) -> dict[tuple[str
 
 
 async def _input_of(journal: Journal, run_id: str) -> Any:
-    """What a run was started with."""
+    """The input that a run was started with."""
     async for record in journal.read(run_id):
         return record.event.input if isinstance(record.event, RunStarted) else None
     return None
@@ -156,7 +156,7 @@ def _app_in(run_input: Any) -> str | None:
 
 
 class Seat:
-    """Taken until its ``with`` ends, unless it was moved to another holder before.
+    """A seat, taken until its ``with`` ends, unless it was moved to another holder before.
 
     There is one for each open stream: an ``ExitStack`` would be a kilobyte.
     """
@@ -168,7 +168,7 @@ class Seat:
         self._principal = principal
 
     def move(self) -> Seat:
-        """The same seat for another holder; what becomes of this one does not matter any more."""
+        """The same seat for another holder; what becomes of this one no longer matters."""
         assert self._seats is not None
         moved, self._seats = Seat(self._seats, self._principal), None
         return moved
@@ -183,7 +183,7 @@ class Seat:
 
 
 class Seats:
-    """How many of something there are, and how many there may be: in all, and of one principal. None is no limit.
+    """How many of something there are, and how many there may be: in all, and of one principal. None means no limit.
 
     A seat is taken before anything is awaited, so that requests that come together cannot all find the last one.
     ``on_change`` is called with 1 or -1 for every seat that is taken or given back.
@@ -215,11 +215,11 @@ class Seats:
 
 
 STOP_POLL_SECONDS: Final = 0.5
-"""How soon a stop that another process was asked for is noticed here."""
+"""How soon a stop that was asked of another process is noticed here."""
 _POLLS_PER_LOOK: Final = 6
 """Polls for stops between two looks for lost runs: that lists all active runs."""
 _MOST_LOST: Final = 10
-"""How often another process may be the first to begin a run of the wanted id, before it is something else."""
+"""How often another process may be the first to begin a run of the wanted id, before this is taken for another error."""
 _BUSY_POLL_SECONDS: Final = 0.2
 _LEFTOVER_SECONDS: Final = 10.0
 """How long an agent may continue after the end of its run."""
@@ -232,9 +232,9 @@ _LAST_WORD_SECONDS: Final = 1.5
 
 
 class StartedRun(msgspec.Struct, frozen=True):
-    """A run that has been started. ``work`` is to be awaited once; it ends the run, however it ends.
+    """A run that has been started. ``work`` is to be awaited once; it ends the run, whatever its outcome.
 
-    ``turn``: what its work shares with that of others, and not at the same time, such as a session; None: nothing.
+    ``turn``: what its work shares with that of other runs but must not use at the same time, such as a session; or None.
     """
 
     run: Run
@@ -263,7 +263,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver:
-    """Begins runs within the limits, and knows those that it works on. ``seats``: how many there may be."""
+    """Begins runs within the limits, and keeps track of those that it works on. ``seats``: how many there may be."""
 
     def __init__(self, engine: Engine[Run], settings: DriverSettings, seats: Seats | None = None) -> None:
         self._engine = engine
@@ -293,17 +293,17 @@ class Driver:
         turn: Hashable = None,
         check: Callable[[], Awaitable[None]] | None = None,
     ) -> str:
-        """Has a run started, works on it, and returns its id. If the same ``request`` has begun one before, it is that run.
+        """Has a run started, works on it, and returns its id. If the same ``request`` has begun one before, returns that.
 
-        ``turn``: the run waits for all before it that named the same. ``check`` raises if the request may not have the
-        thread. It is called whenever the thread is busy, so that no user waits for another user's thread, and once
-        more when the run has started: of two who begin a thread at once, one is too late to own it.
+        ``turn``: the run waits for all earlier ones that named the same turn. ``check`` raises if the request may not have
+        the thread. It is called whenever the thread is busy, so that no user waits for another user's thread, and once
+        more when the run has started: if two users begin a thread at once, one of them is too late to own it.
 
         Raises TooMany, ShuttingDown, ThreadBusy, and whatever ``start`` and ``check`` raise.
         """
         async with AsyncExitStack() as held:
             if request is not None:
-                # Of two equal requests that come at once, the second waits until the first one's run can be found.
+                # If two equal requests come at once, the second waits until the first one's run can be found.
                 await held.enter_async_context(self._lock((request.owner, request.thread_id, request.run_id)))
                 if (earlier := await request.earlier_run(self._engine.journal)) is not None:
                     return earlier.run_id
@@ -332,7 +332,7 @@ class Driver:
         return started.run.run_id
 
     def _lock(self, key: Hashable) -> asyncio.Lock:
-        """Kept while it is held or waited for."""
+        """The lock for a key. It exists as long as it is held or waited for."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _has_started(self) -> None:
@@ -341,7 +341,9 @@ class Driver:
     async def _start(
         self, start: Start, request: RunRequest | None, check: Callable[[], Awaitable[None]] | None
     ) -> StartedRun | str:
-        """Waits until the thread is free, if it may. The id of a run that another process began for the same request."""
+        """Waits until the thread is free, if it may wait. Returns an id if another process has begun a run for the same
+        request.
+        """
         journal = self._engine.journal
         clock = asyncio.get_running_loop().time
         until = clock() + self._settings.busy_wait
@@ -350,7 +352,7 @@ class Driver:
             try:
                 started = await start()
             except (LeaseLost, RunOver):
-                # Another process has begun a run of the same id in this moment, and perhaps ended it; there is a next id.
+                # Another process has just begun a run of the same id, and perhaps ended it; the next id is tried.
                 lost += 1
                 if lost > _MOST_LOST:
                     raise
@@ -369,7 +371,7 @@ class Driver:
                 continue
             if request is None or started.run.run_id == request.run_id:
                 return started
-            # Another process may have begun a run of this id since this one has looked, and for the same input.
+            # Another process may have begun a run of this id, and for the same input, since this one looked.
             earlier = await request.earlier_run(journal)
             if earlier is None or earlier.run_id == started.run.run_id:
                 return started
@@ -392,8 +394,8 @@ class Driver:
         task.add_done_callback(lambda done: self._release(running))
 
     def _earlier(self, started: StartedRun) -> list[Working[Run]]:
-        """The work that this run's has to wait for, whichever driver has begun it: what is in its turn, and what is still
-        done for runs of its thread that were stopped or have failed.
+        """The work that has to end before this run's begins, whichever driver began it: work in the same turn, and what is
+        still being done for runs of its thread that were stopped or have failed.
         """
         run, turn = started.run, started.turn
         thread = (run.thread_id, run.principal)
@@ -414,12 +416,12 @@ class Driver:
         while earlier:
             had_ended = all(other.run.outcome is not None for other in earlier)
             await asyncio.wait([other.task for other in earlier], timeout=_CANCEL_SECONDS)
-            # What is not done so long after the end of its run is no longer waited for.
+            # Work that is not done this long after the end of its run is no longer waited for.
             earlier = [] if had_ended else [other for other in earlier if not other.task.done()]
         await started.work()
 
     def _limit_rest(self, running: Working[Run]) -> None:
-        """The run has ended, by itself or by a limit; what its agent still does is lost."""
+        """Called when the run has ended, by itself or by a limit: what its agent still does is lost, and limited."""
         if running.limit is not None:
             running.limit.cancel()
         if not running.task.cancelling():
@@ -435,16 +437,16 @@ class Driver:
                 timer.cancel()
         error = None if task.cancelled() else task.exception()
         if error is None or run.outcome == "cancelled":
-            return  # what a stop breaks is no failure
-        # A failed run may have been logged where it ended, and the journal itself logs that it does not take an end.
+            return  # an error caused by a stop is not a failure
+        # A failed run may have been logged where it ended, and the journal itself logs when it cannot be written.
         if self._settings.logs_failures or not (run.outcome == "failed" or isinstance(error, JournalError)):
             logger.error("run %s of thread %s failed", run.run_id, run.thread_id, exc_info=error, extra=_ids(run))
 
     @asynccontextmanager
     async def watch(self, run_id: str) -> AsyncIterator[asyncio.Task[None] | None]:
-        """A client watches a run. When the last one leaves, the run may have to stop: see ``leave_seconds``.
+        """Counts a client that watches a run. When the last one leaves, the run may have to stop: see ``leave_seconds``.
 
-        Gives the task that works on the run, None if it is not this driver's.
+        Yields the task that works on the run, None if it is not this driver's.
         """
         running = self._running.get(run_id)
         if running is None:
@@ -473,7 +475,7 @@ class Driver:
     # -- the end --
 
     async def stop(self, run_id: str, reason: str) -> None:
-        """Stops a run, whichever process works on it. If that is another one, it notices soon."""
+        """Stops a run, whichever process works on it. Another process notices it soon."""
         running = self._running.get(run_id)
         own = self._engine.active_run(run_id)
         if running is not None:
@@ -528,8 +530,9 @@ class Driver:
     async def _abandon_lost(self, missing: set[str]) -> set[str]:
         """Cancels runs that the journal has ended: this process was taken for dead, and others may use their threads.
 
-        Nothing of theirs can be written any more, but an agent may still do things elsewhere. ``missing``: the runs that
-        were missing the last time, since one that is just ending may be ahead of what is known here. Returns those of now.
+        They can no longer write to the journal, but their agents may still act elsewhere. ``missing``: the runs that were
+        missing the last time; a run has to be missing twice, since one that is just ending may be ahead of what is known
+        here. Returns those that are missing now.
         """
         mine = set(self._running)
         active = {row.run_id for row in await self._engine.journal.runs(active=True)}
@@ -543,26 +546,28 @@ class Driver:
         return now
 
     async def drain(self) -> None:
-        """No new runs; the active ones have ``shutdown_seconds``, or until ``hurry``, and are stopped then."""
+        """Takes no new runs. The active ones have ``shutdown_seconds``, or until ``hurry``; then they are handed over or
+        stopped.
+        """
         self.is_draining = True
         clock = asyncio.get_running_loop().time
         until = clock() + self._settings.shutdown_seconds
         if len(self):
             runs = "1 run" if len(self) == 1 else f"{len(self)} runs"
             logger.info("waiting for %s to end, up to %g s", runs, self._settings.shutdown_seconds)
-        # A run that was being started when this began is among them a moment later.
+        # A run that was just being started is among them a moment later.
         while len(self) and not self._hurried and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         await self.hand_over("the server shut down")
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_CANCEL_SECONDS)
-        # Who watches a run reads its end from the journal, which is closed after this.
+        # Watchers of a run read its end from the journal, which is closed after this.
         until = clock() + _LAST_WORD_SECONDS
         while self._watchers and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     async def hand_over(self, reason: str) -> None:
-        """Leaves the active runs for another process. Those with which none can go on are stopped, for that reason."""
+        """Leaves the active runs for another process. Those that cannot go on in one are stopped, for that reason."""
         await asyncio.gather(*(self._hand_over(running, reason) for running in list(self._running.values())))
 
     async def _hand_over(self, running: Working[Run], reason: str) -> None:
@@ -573,7 +578,7 @@ class Driver:
             self._begin_stop(running, reason)
 
     def hurry(self) -> None:
-        """Active runs have no more time."""
+        """Gives active runs no more time."""
         self.is_draining = self._hurried = True
 
     async def aclose(self) -> None:

@@ -8,23 +8,23 @@
 A tool with a ``Streamed`` parameter begins when its required parameters are whole and valid and the streamed value has
 begun; one with ``start="early"`` when the wire has ended its arguments and its hooks have settled. Laws:
 
-- A call begins once. Asking for it later, by ``invoke`` or by calling the tool in the run, gives the same result.
-- What the tool sees is in the journal: pieces come here after they were recorded, and it is recorded that the tool runs
-  before it runs.
-- There is no result before the arguments have ended, whole and valid, and the hooks for their end have settled. What a tool
-  returned or raised before waits for that, and does not count if the call is discarded.
-- A call that is discarded while its tool runs raises ``ArgumentsAborted`` at the tool's await; in a thread, where it reads
-  the stream. The end of the run waits for what the tool then undoes, for as long as a hook may take.
+- A call's tool begins once. Asking for it later, by ``invoke`` or by calling the tool in the run, gives the same result.
+- The journal has everything that the tool sees: pieces come here after they were recorded, and the start of the tool is
+  recorded before it runs.
+- There is no result before the arguments have ended, whole and valid, and the hooks for their end have settled. A result or
+  exception from before that is held back until then, and does not count if the call is discarded.
+- If a call is discarded while its tool runs, ``ArgumentsAborted`` is raised where the tool awaits; in a thread, where it
+  reads the stream. The end of the run waits while the tool cleans up, for as long as a hook may take.
 
 ``_ArrivingArguments`` are those of a call on their way to a tool with a ``Streamed`` parameter, which starts before they
-have ended. Every argument is converted when it is whole. The tool may start when its required parameters are there and
+have ended. Every argument is converted when it is whole. The tool may start when its required parameters have arrived and
 the streamed value has begun (``is_ready``). From then on nothing may change what it was called with: another argument
 that arrives is a fault, unless it is the default that the tool has anyway, or null for it; and so is a key that comes
 twice.
 
 ``_Interruptible`` is a coroutine into which an exception can be thrown at whatever it awaits. A task can be cancelled
-from outside, and that raises CancelledError at its await. Here that exception is exchanged for another one on its way
-in, so that ``async with`` and ``except`` of the coroutine see the reason.
+from outside, which raises CancelledError at its await. Here that exception is exchanged for another one on its way in, so
+``async with`` and ``except`` in the coroutine get the reason.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ logger = logging.getLogger("callstream")
 
 
 class _UnusableArguments(Exception):
-    """Why the tool must not run on these arguments, or not any longer."""
+    """Why the tool must not run on these arguments, or must stop."""
 
     def __init__(self, reason: DiscardReason, detail: str) -> None:
         super().__init__(detail)
@@ -75,13 +75,13 @@ class _UnusableArguments(Exception):
 
 
 class _ArrivingArguments:
-    """Of one call. ``streamed`` is the tool's parameter that takes the stream."""
+    """The arguments of one call. ``streamed`` is the tool's parameter that takes the stream."""
 
     def __init__(self, tool: Tool[Any], streamed: StreamedParameter, encoding: Encoding) -> None:
         self.stream: Streamed[Any] = Streamed()
         """What the tool iterates over."""
         self.is_ready = False
-        """Whether the tool can start. What it is called with does not change from then on, wherever the text was cut."""
+        """Whether the tool can start. From then on its arguments do not change, wherever the text was cut into pieces."""
         self._streamed = streamed
         self._convert_value = None if streamed.is_text else converter(streamed.item)
         self._is_text = encoding == "text"
@@ -117,7 +117,7 @@ class _ArrivingArguments:
             raise _UnusableArguments("malformed", str(self._json.error))
 
     def end(self, call: Call) -> None:
-        """The wire has ended the arguments. Raises _UnusableArguments if the tool should not have started."""
+        """Called when the wire has ended the arguments. Raises _UnusableArguments if the tool should not have started."""
         if not self._is_text and (mistake := codec.mistake_in(call.args_json or "{}")):
             raise _UnusableArguments("malformed", mistake)
         self.stream.end()
@@ -162,7 +162,7 @@ class _ArrivingArguments:
         )
 
     def _grow(self, change: Change) -> None:
-        """Something happened to the streamed value."""
+        """Takes in a change of the streamed value."""
         streamed = self._streamed
         expects = "append" if streamed.is_text else "open"
         if len(change.path) == 1 and change.kind != "close":
@@ -205,7 +205,7 @@ class _Interruptible:
         self._error: BaseException | None = None
 
     def interrupt(self, error: BaseException) -> None:
-        """Raises the error at the coroutine's await, once. Nothing happens if it does not run."""
+        """Raises the error where the coroutine awaits, once. Does nothing if it is not running."""
         if self._task is not None and self._error is None:
             self._error = error
             self._task.cancel()
@@ -234,7 +234,7 @@ class _Interruptible:
                     thrown = error
         finally:
             if self._error is not None and not is_delivered:
-                self._uncancel()  # the coroutine ended by itself before the cancellation came to it
+                self._uncancel()  # the coroutine ended by itself before the cancellation reached it
             self._task = None
 
     def _uncancel(self) -> None:
@@ -250,9 +250,9 @@ class EarlyRun:
         self.tool = tool
         self.has_begun = False
         self.is_joined = False
-        """Whether a caller has asked for the result, which will not get another's."""
+        """Whether a caller has asked for the result already. Each result goes to one caller."""
         self.given: Any = {}
-        """What the tool is called with: arguments by name, or the one of a free-text tool."""
+        """What the tool is called with: arguments by name, or the single one of a free-text tool."""
         self._run = run
         self._write = write
         self._is_recorded = is_recorded
@@ -275,7 +275,7 @@ class EarlyRun:
     # -- what happens to the call --
 
     def apply(self, event: CallEvent, call: Call, seq: int) -> None:
-        """Hears an event of the call: see ``CallListener``."""
+        """Takes in an event of the call: see ``CallListener``."""
         match event:
             case ArgsAppended(text=text):
                 self._guard(lambda args: args.feed(text))
@@ -294,26 +294,26 @@ class EarlyRun:
                     self._args_ended.set()
                     self._begin()
                 else:
-                    self._args = None  # it came whole, or what should start it never came
+                    self._args = None  # the call came whole, or the arguments that start the tool never came
             case CallDiscarded(reason=reason, detail=detail):
                 self.abort(reason, detail)
             case CallExecuting() | CallAwaiting():
-                self._args, self._starts_at_end = None, False  # another has it
+                self._args, self._starts_at_end = None, False  # the tool is run elsewhere
             case _:
                 pass
 
     def abort(self, reason: str, detail: str | None = None) -> None:
-        """The call is discarded; the tool, if it runs, is notified."""
+        """Called when the call is discarded: the tool, if it runs, is notified."""
         self._args_ended.set()
         if self._reason is not None:
             return
         self._reason, self._detail = reason, detail
-        is_told = self._args is not None and self._args.stream.abort(reason, detail)
-        if self._running is not None and not is_told:  # who reads the stream, perhaps another task, learns it there
+        informs_reader = self._args is not None and self._args.stream.abort(reason, detail)
+        if self._running is not None and not informs_reader:  # else the reader of the stream gets it
             self._running.interrupt(ArgumentsAborted(reason, detail))
 
     async def close(self) -> None:
-        """Waits for the tool, for as long as a hook of it may take. If it still runs then, it is left alone."""
+        """Waits for the tool, for as long as one of its hooks may take. If it still runs then, it is cancelled and left."""
         if self._task is not None:
             timeout = self._run.engine.hook_settings(self.tool.__name__, self.tool).timeout
             _, pending = await asyncio.wait({self._task}, timeout=None if timeout == math.inf else timeout)
@@ -322,7 +322,7 @@ class EarlyRun:
                 logger.error("tool %r of call %r does not end, and is left alone", self.tool.__name__, self.call_id)
 
     def cancel(self) -> None:
-        """The result is not wanted any more: the tool is cancelled, as one that runs at its usual time."""
+        """Cancels the tool, like one that runs at the usual time: the result is no longer wanted."""
         if self._task is not None:
             self._task.cancel()
 
@@ -340,12 +340,12 @@ class EarlyRun:
     async def _refuse(self, reason: DiscardReason, detail: str) -> None:
         try:
             await self._write([CallDiscarded(self.call_id, reason, detail)])
-        except CallstreamError as error:  # the run is over, or its store away: its end says what became of the call
+        except CallstreamError as error:  # the run is over, or its store unavailable: its end discards the call
             logger.warning("call %r was not discarded (%s): %s", self.call_id, reason, error)
             self.abort(reason, detail)
 
     async def settle(self) -> None:
-        """Waits until a refusal that was decided is recorded."""
+        """Waits until a refusal on which this has decided is recorded."""
         if self._refusal is not None:
             await asyncio.wait({self._refusal})
 
@@ -365,7 +365,7 @@ class EarlyRun:
         except asyncio.CancelledError as error:
             over = RunOver(f"run {self._run.run_id!r} was ended while tool {self.tool.__name__!r} ran")
             self._outcome.set_exception(over if self._run.is_ending else error)
-        except Exception as error:  # noqa: BLE001  # it rises where the result is asked for
+        except Exception as error:  # noqa: BLE001  # it is raised where the result is asked for
             self._outcome.set_exception(error)
         else:
             self._outcome.set_result(result)
@@ -423,9 +423,9 @@ class EarlyRun:
             self._running = None
 
     async def _run_in_thread(self, function: Callable[[], Any]) -> Any:
-        """A thread of its own: it may wait for the model, and those of a pool are not without number.
+        """Runs it in a thread of its own: it may wait for the model, and the threads of a pool are limited.
 
-        A thread cannot be interrupted. It learns of an abort where it reads the stream, and is waited for until then.
+        A thread cannot be interrupted. An abort reaches it where it reads the stream, and until then it is waited for.
         """
         self._running = None
         self._is_in_thread = True
@@ -446,19 +446,19 @@ class EarlyRun:
             thread.close()
 
     async def _drop(self, error: BaseException | None) -> None:
-        """The call was discarded: says what its tool came to, and raises why nothing of that counts."""
+        """Called when the call was discarded: logs an error of its tool, and raises why no result of it counts."""
         if error is not None and not isinstance(error, ArgumentsAborted):
             logger.error("tool %r failed after call %r was discarded", self.tool.__name__, self.call_id, exc_info=error)
         await self._run.close_progress(self.call_id)
         raise self._run.rejection(self.call_id)
 
-    # -- who asks for the result --
+    # -- callers that ask for the result --
 
     def join(self) -> EarlyRun | None:
         """Claims this run for the first caller; None if the caller must run the tool."""
         is_plain = not (inspect.iscoroutinefunction(self.tool) or inspect.isasyncgenfunction(self.tool))
         if is_plain and not self._is_in_thread and not self._outcome.done() and running_loop() is self._run.loop:
-            # The thread of the loop could not wait for a plain function that has still to begin: the loop has to begin it.
+            # The loop's own thread cannot wait for a plain function that has not begun yet: the loop would have to begin it.
             self.has_begun, self._args, self._starts_at_end = False, None, False
             self.cancel()
             return None
@@ -466,7 +466,7 @@ class EarlyRun:
         return self
 
     async def wait_until_over(self) -> None:
-        """Waits for the tool, whatever it comes to."""
+        """Waits for the tool, whatever its outcome."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -482,7 +482,7 @@ class EarlyRun:
             raise
 
     def wait_here(self) -> Any:
-        """In the thread of the run's own loop, what the tool's thread returns is all that can be waited for."""
+        """``wait`` for plain functions. In the thread of the run's own loop, it can only wait for the tool's thread."""
         self.is_joined = True
         if running_loop() is self._run.loop and not self._outcome.done():
             return self._value.result()
@@ -494,7 +494,7 @@ EarlyPolicy: TypeAlias = Literal["record", "report", "never"]
 
 
 class EarlyRuns(EarlyTools):
-    """The tools of one run that begin early, and the calls of which they may become."""
+    """The tools of one run that begin early, and the calls for which tools may."""
 
     held: frozenset[str] = frozenset()
     """Names of tools that never begin early, because their host gives them something when it calls them."""
@@ -511,14 +511,14 @@ class EarlyRuns(EarlyTools):
         return any(not early.is_over for early in self._runs.values())
 
     def expect(self, call_id: str, policy: EarlyPolicy, own: Tool[Any] | None = None) -> None:
-        """A response that is being read brings this call, so its tool may begin early.
+        """Notes that a response that is being read brings this call, so its tool may begin early.
 
         ``own``: the tool that its name means to the agent that asked, if that is known.
         """
         self._expected[call_id] = policy, own
 
     def listener(self, call: Call) -> CallListener | None:
-        """What the tool of the call, which has started, has to hear of it. None if it does not begin early."""
+        """Listens to a call, which has started, on behalf of its tool. None if the tool does not begin early."""
         policy, own = self._expected.pop(call.call_id, ("never", None))
         tool = own or self._run.engine.tools.get(call.name) if policy != "never" else None
         if tool is None or not starts_early(tool) or call.name in self.held:
@@ -539,7 +539,7 @@ class EarlyRuns(EarlyTools):
             await early.settle()
 
     def abort(self, ending: Ending) -> None:
-        """The run ends: tools whose arguments are not whole are notified, the others are cancelled."""
+        """Called when the run ends: tools whose arguments are not whole are notified, the others are cancelled."""
         for early in self._runs.values():
             if early.is_over:
                 continue

@@ -1,7 +1,7 @@
 """What the runs of a process share: the journal, the tools with their hooks, settings, ids, and which runs are active.
 
-Runs, the tap and the driver stand on the engine, and ``Callstream`` on them. The engine keeps runs without looking into
-them, so that nothing here points up: ``RunT`` is ``Run``.
+Runs, the tap and the driver are built on the engine, and ``Callstream`` on them. The engine keeps runs without looking into
+them, so that nothing here imports from above: ``RunT`` is ``Run``.
 
 ``Toolbox`` has the tools that a Callstream was given: their hooks, and how they are called. A tool's hooks are those it
 was decorated with, then those registered by its name. Hooks registered by name need no tool: they are for tools that
@@ -52,9 +52,9 @@ from callstream.tools import (
 logger = logging.getLogger("callstream")
 
 OnRejected: TypeAlias = Literal["raise", "forward", "ask", "say"]
-"""What the SDK gets of a response in which a call was rejected: ``CallRejected``; all of it, the call included; the
+"""What the SDK gets for a response in which a call was rejected: ``CallRejected``; all of it, including the call; the
 response without the call, and the model's next answer if there is nothing else in it for the program to act on; or the
-response with a sentence in the place of the call."""
+response with a sentence instead of the call."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -64,32 +64,32 @@ class Settings(msgspec.Struct, frozen=True):
     """Seconds that a hook may take before it is cancelled and counts as raised."""
     on_hook_error: ErrorPolicy = "fail_call"
     progress_interval: float = 0.1
-    """Seconds between two progress records of one call. What comes in between is merged: the last of each message stays."""
+    """Seconds between two progress records of one call. Reports in between are merged: the last of each message stays."""
     merge_progress: bool = False
-    """Whether ``on_tool_progress`` hears of merged reports only, as the records have them, and not of every one."""
+    """Whether ``on_tool_progress`` gets only merged reports, as the records have them, instead of every one."""
     max_args_bytes: int | None = None
-    """Argument text that a model may write for one call; a run that passes it fails. None is no limit."""
+    """Argument text that a model may write for one call; a run that exceeds it fails. None means no limit."""
     max_run_bytes: int | None = None
     """All text, reasoning and arguments that a model may write in one run."""
     telemetry_arguments: bool = False
     """Whether the spans of calls carry their arguments and results."""
     first_byte: float | None = None
-    """Seconds until a streamed answer of a provider has to begin; then it ends with a time-out. None is no limit."""
+    """Seconds within which a provider's streamed answer has to begin, or it ends with a time-out. None means no limit."""
     idle: float | None = None
-    """Seconds for which a streamed answer that has begun may send nothing; then it ends with a time-out."""
+    """Seconds for which a streamed answer that has begun may send nothing, or it ends with a time-out."""
     rejected: OnRejected = "raise"
-    """What the SDK gets where a hook rejected a call or failed, in runs that do not say it themselves: see ``cs.run``."""
+    """What the SDK gets if a hook rejected a call or failed, in runs that do not set it themselves: see ``cs.run``."""
     ask_again: int = 1
-    """How often the tap asks a model again that wrote nothing but calls which cannot run: cut off, not JSON, not fitting."""
+    """How often the tap asks again a model that wrote nothing but calls which cannot run: cut off, not JSON, not fitting."""
     cut_refused: bool = False
     """Whether a streamed answer is ended as soon as it is certain that none of its calls can run.
 
-    Only where the model is asked again. The provider need not write the rest then, which saves its cost.
+    Only if the model is asked again. The provider then need not write the rest, which saves its cost.
     """
     hook_grace: float = 5.0
     """Seconds that a hook past its time may take to end, before its call is given up and the abort hooks run beside it.
 
-    A plain function has them too: it cannot be cancelled, and an abort hook should not undo what it is still writing.
+    A plain function gets them, too: it cannot be cancelled, and an abort hook should not undo what it is still writing.
     """
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ def check_silence(first_byte: float | None, idle: float | None) -> None:
 _NO_HOOKS = Hooks()
 
 RunPlain: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a plain function in some thread."""
+"""Runs a plain function in a thread."""
 
 
 class Toolbox:
@@ -152,7 +152,7 @@ class Toolbox:
         self.on_tool_progress = on_tool_progress
         self.guards = Guards(guards)
         self._tools: dict[str, Tool[Any]] = {}
-        self._hosted: dict[str, Tool[Any]] = {}  # the latest that a host has had of each name
+        self._hosted: dict[str, Tool[Any]] = {}  # the latest tool of each name that a host has had
         self._named_hooks: dict[str, Hooks] = {}
         for function in tools:
             self.add_tool(function)
@@ -195,7 +195,7 @@ class Toolbox:
         self._hooks_named(tool_name).on_field(path)(hook)
 
     def on_args_complete(self, tool_name: str, hook: ArgsCompleteHook) -> None:
-        """Registers a hook for the moment when all arguments are there, before the tool runs."""
+        """Registers a hook for the moment when all arguments have arrived, before the tool runs."""
         self._hooks_named(tool_name).on_args_complete(hook)
 
     def on_args_abort(self, tool_name: str, hook: ArgsAbortHook) -> None:
@@ -214,8 +214,8 @@ class Toolbox:
     def hooks_of(self, tool_name: str, made: Tool[Any] | None = None) -> Hooks:
         """The hooks of a tool: guards first, then its own, then those registered by name. False if there are none.
 
-        ``made``: the tool that the name means where it is called, if the caller knows it. For one call: guards keep what
-        they have seen of it.
+        ``made``: the tool that the name means where it is called, if the caller knows it. To be asked for each call anew:
+        guards keep what they have seen of it.
         """
         made = made or self.find_tool(tool_name)
         own = _NO_HOOKS if made is None else made.hooks
@@ -225,16 +225,16 @@ class Toolbox:
         return hooks if guarding is None else guarding | hooks
 
     def host_tool(self, tool_name: str, made: Tool[Any]) -> None:
-        """A host has this tool under that name. Another agent of its may have another one, so the latest stands.
+        """Notes that a host has this tool under that name. Another of its agents may have another one, so the latest counts.
 
-        What a call means is decided by its own agent; this is for those who know nothing but the name.
+        Which tool a call means is decided by its own agent; this is for callers that know only the name.
         """
         for hook in self._named_hooks.get(tool_name, _NO_HOOKS).field:
             check_field(made, format_path(hook.path))
         self._hosted[tool_name] = made
 
     def find_tool(self, tool_name: str) -> Tool[Any] | None:
-        """The tool of that name: one that was given, or else the latest that a host has had."""
+        """The tool of that name: the one that was given, or else the latest that a host has had."""
         return self._tools.get(tool_name) or self._hosted.get(tool_name)
 
     @property
@@ -256,7 +256,8 @@ class Toolbox:
     async def call_tool(
         self, made: Tool[Any], call: Call, progress: Progress, typed: dict[str, Any] | None = None
     ) -> Any:
-        """Calls a tool with a call's arguments, or with these, which have their types. A generator's items are its result.
+        """Calls a tool with a call's arguments, or with ``typed`` ones, which are converted already. A generator's items are
+        its result.
 
         Plain functions run in a thread: that of the program that waits for them in a ``SyncRun``, else one of the loop's.
         """
@@ -275,7 +276,7 @@ class Toolbox:
     ) -> Any:
         """Calls a tool with arguments by name, or with the one value of a free-text tool.
 
-        ``typed``: those of them that have their annotated types already. ``run_plain`` runs plain functions.
+        ``typed``: those of the arguments that have their annotated types already. ``run_plain`` runs plain functions.
         """
         tokens = current_progress.set(progress), typed_arguments.set(typed)
         try:
@@ -287,7 +288,7 @@ class Toolbox:
             typed_arguments.reset(tokens[1])
 
     async def report_progress(self, call: Call, data: Any, handler: ProgressHandler | None = None) -> None:
-        """Calls the application's handler, or the one given. What it raises is logged and changes nothing."""
+        """Calls the application's handler, or the one given. An exception of the handler is logged and changes nothing."""
         tell = handler or self.on_tool_progress
         if tell is None:
             return
@@ -299,12 +300,12 @@ class Toolbox:
                 await reported
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                raise  # else something that it waited for was cancelled
+                raise  # otherwise, something that the handler waited for was cancelled
             logger.exception("on_tool_progress raised for call %s of tool %s", call.call_id, call.name)
 
 
 def _place(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A model gives every argument by its name; parameters that take none from a caller get theirs by position."""
+    """A model gives every argument by name; positional-only parameters get theirs by position."""
     parameters = inspect.signature(made).parameters.values()
     nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     reached = list(takewhile(given.__contains__, nameless))
@@ -329,27 +330,26 @@ _Observed_contra = TypeVar("_Observed_contra", contravariant=True)
 class RunObserver(Protocol[_Observed_contra]):
     """Is notified of runs and calls after the fact, in the run's own loop: for telemetry and logs.
 
-    Pieces of text are left out: a call that gets ten thousand of them changes its state once. What an observer raises is
+    Pieces of text are left out: a call that gets ten thousand of them changes its state once. An observer's exception is
     logged, and changes nothing. It must not wait. If it has a method ``run_entered(run)``, that is called in the context
-    of the run's work when it begins (``async with run``), and what it returns when the work ends there. These, too, are
-    called where an observer has them: ``response_ended(run, event)``, with the usage of a model's response;
-    ``asked_again(run, wire)``, when the tap asks the model again because none of its calls can run; of a run that goes on
+    of the run's work when the work begins (``async with run``), and the function that it returns when the work ends there.
+    These methods are optional as well: ``response_ended(run, event)``, with the usage of a model's response;
+    ``asked_again(run, wire)``, when the tap asks the model again because none of its calls can run; for a run that goes on,
     ``turn_given(run)``, when a request is answered from the journal, and ``tool_interrupted(run, call)``, when the model is
-    told that the outcome of a tool is unknown; of a gateway
-    ``answer_began(upstream, status, seconds)``, seconds after its request, and ``answer_attached(upstream)``, when a client
-    came back for it.
+    told that the outcome of a tool is unknown; for a gateway, ``answer_began(upstream, status, seconds)``, with the seconds
+    since its request, and ``answer_attached(upstream)``, when a client came back for it.
     """
 
     def run_started(self, run: _Observed_contra) -> None: ...
 
     def call_changed(self, run: _Observed_contra, call: Call) -> None:
-        """The call has a new state. ``run`` is the one that recorded it, for an answer not the call's own."""
+        """The call has a new state. ``run`` is the run that recorded it; for an answer that is not the call's own run."""
 
     def run_ended(self, run: _Observed_contra) -> None:
         """``run.outcome`` and ``run.reason`` say how."""
 
     def streams_changed(self, change: int) -> None:
-        """A server has more streams that are read, or less."""
+        """A server has more streams that are being read, or fewer."""
 
 
 class Observers(Generic[RunT]):
@@ -368,7 +368,7 @@ class Observers(Generic[RunT]):
         self._notify("run_started", run)
 
     def run_entered(self, run: RunT) -> Callable[[], None]:
-        """Enters the run with the observers that surround it. Returns what leaves it again."""
+        """Enters the run with the observers that surround it. Returns a function that leaves it again."""
         leaves = self._notify("run_entered", run)
 
         def leave() -> None:
@@ -408,7 +408,7 @@ class Observers(Generic[RunT]):
         self._notify("streams_changed", change)
 
     def _notify(self, method: str, *args: Any) -> list[Any]:
-        """Calls the method of all observers that have it. Returns what it returned."""
+        """Calls the method of all observers that have it. Returns the results."""
         returned = []
         for observer in self._observers:
             try:
@@ -420,15 +420,15 @@ class Observers(Generic[RunT]):
 
 
 class Working(msgspec.Struct, Generic[RunT], eq=False):
-    """What works on a run. ``turn``: what no other work may use at the same time; None: nothing."""
+    """The work on a run. ``turn``: what no other work may use at the same time; None if there is no such thing."""
 
     run: RunT
     task: asyncio.Task[None]
     turn: Hashable
     room: ExitStack
-    """What the run occupies until its work is done: a seat, and its turn where it waits for one."""
+    """What the run occupies until its work is done: a seat, and its turn if it has to wait for one."""
     limit: asyncio.TimerHandle | None = None
-    """Of the run's own time, and when it has ended of what its agent still does."""
+    """Limits the run's time, and once the run has ended, the time of what its agent still does."""
     watchers: int = 0
     leaving: asyncio.TimerHandle | None = None
     stopping: asyncio.Task[None] | None = None
@@ -450,21 +450,21 @@ class Engine(Toolbox, Generic[RunT]):
         super().__init__(tools, on_tool_progress=on_tool_progress, settings=settings, guards=guards)
         self.journal = journal
         self.unended = Unended()
-        """Runs whose end the journal did not accept yet: as soon as it does, they end."""
+        """Runs whose end the journal has not accepted yet: they end as soon as it does."""
         self.has_host = False
-        """Whether a host (a framework's plugin) says which requests are those of its agents."""
+        """Whether a host (a framework's plugin) says which requests come from its agents."""
         self.owner: Any = None
-        """The Callstream, which stands above; for ``Run.callstream`` alone."""
+        """The Callstream that owns this engine; for ``Run.callstream`` only."""
         self._make_observers = make_observers
         self._observers: Observers[RunT] | None = None
         self._active: dict[str, RunT] = {}
         self.working: dict[str, Working[RunT]] = {}
-        """What works on runs, by their ids, until it has returned: of all drivers."""
+        """The work on runs, by run id, until it has returned. All drivers' work is here."""
         self._reserved: set[str] = set()
 
     @property
     def observers(self) -> Observers[RunT]:
-        """Who is notified when runs and calls change their state."""
+        """The observers that are notified when runs and calls change their state."""
         if self._observers is None:
             self._observers = Observers(self._make_observers(self.settings))
         return self._observers
@@ -484,11 +484,11 @@ class Engine(Toolbox, Generic[RunT]):
         return self._active.get(run_id)
 
     def add_run(self, run_id: str, run: RunT) -> None:
-        """The run's first record is in the journal."""
+        """Called when the run's first record is in the journal."""
         self._active[run_id] = run
 
     def remove_run(self, run_id: str) -> None:
-        """The run has ended."""
+        """Called when the run has ended."""
         self._active.pop(run_id, None)
 
     # -- ids --
@@ -501,11 +501,11 @@ class Engine(Toolbox, Generic[RunT]):
         return self.new_id("call")
 
     async def free_run_id(self, wanted: str) -> str:
-        """The wanted id if no run in the journal has it, else that with a number: a run ends once, and its id with it.
+        """The wanted id if no run in the journal has it, else that with a number: an id is used up when its run has ended.
 
-        It is reserved in this process until a run was started with it, or could not be, so nothing may be awaited between
-        this and ``Run.start``: what fails there would leave the id reserved, with no run that has it. Some clients
-        give every run the same id: from the ninth on it gets a number that need not be looked for.
+        It is reserved in this process until a run has been started with it, or could not be, so nothing may be awaited
+        between this and ``Run.start``: a failure there would leave the id reserved without a run. Some clients give every
+        run the same id: from the ninth on it gets a random suffix, which need not be looked up.
         """
         for number in range(1, 9):
             run_id = number_id(wanted, number)
@@ -514,20 +514,20 @@ class Engine(Toolbox, Generic[RunT]):
         return f"{wanted}~{uuid.uuid4().hex}"
 
     def reserve_run_id(self, run_id: str) -> bool:
-        """Whether no run of that id is being started or active in this process; if so, one may be until ``release``."""
+        """Reserves an id until it is released. False if a run of that id is being started or active in this process."""
         if run_id in self._reserved or run_id in self._active:
             return False
         self._reserved.add(run_id)
         return True
 
     def release_run_id(self, run_id: str) -> None:
-        """A run was started with the id, or could not be."""
+        """Called when a run has been started with the id, or could not be."""
         self._reserved.discard(run_id)
 
     async def _is_taken(self, run_id: str) -> bool:
         if run_id in self._reserved:
             return True
-        self._reserved.add(run_id)  # before waiting: of two that ask at once, one gets it
+        self._reserved.add(run_id)  # before awaiting: if two ask at once, one gets it
         try:
             taken = bool(await self.journal.runs(run_id=run_id, limit=1))
         except BaseException:

@@ -1,39 +1,39 @@
-"""The log of one run, as the process that writes it knows it: what is submitted is journaled, then applied, in order.
+"""The log of one run, as the process that writes it knows it: submitted events are journaled, then applied, in order.
 
-Why journal and ledger agree: one batch of a run is under way at a time, and the next one is chosen when it has been
-applied. So events are applied in the order of their numbers, nothing is applied that the journal has not acknowledged,
-and the choice of events sees all that was submitted before. Nothing here waits, so a cancellation cannot come
-between.
+Journal and ledger agree because a run has only one batch under way at a time, and the events of the next one are chosen when
+that batch has been applied. So events are applied in the order of their numbers, nothing is applied that the journal has not
+acknowledged, and whatever chooses events sees the effect of everything submitted before. Nothing here awaits, so no
+cancellation can come in between.
 
-An append that fails may have been written all the same, its acknowledgement lost: then the log is doubtful until the
-next append, and what it holds is asked of the journal.
+An append that fails may still have been written, if only its acknowledgement was lost. Then the log is doubtful until the
+next append succeeds, and the journal has to be asked what it holds.
 
-What is written is done whether or not a task waits for it (``wait_for_result``, ``wait_until_done``). Cancelling a task
-that waits cancels the waiting, at once, and never the work: a store that hangs must not keep a task that its program
-wants to end, and what the store says later must not take the place of the cancellation, because to the program an error
-is a reason to try again.
+Submitted events are written whether or not a task waits for them (``wait_for_result``, ``wait_until_done``). Cancelling a
+task that waits ends its waiting, at once, and never the write: a store that hangs must not hold a task that its program
+wants to end. And an error that the store reports later must not replace the cancellation, because the program would take an
+error as a reason to try again.
 
-``_TextMeter`` says how much a model may write in one run. Text is counted before it is journaled, so what passes a limit
-is neither kept nor shown. A run that passes one fails.
+``_TextMeter`` limits how much a model may write in one run. Text is counted before it is journaled, so text beyond a limit
+is neither kept nor shown. A run that exceeds a limit fails.
 
-``Ending`` is how a run ends, and what that makes of the calls that are open then::
+``Ending`` is how a run ends, and what becomes of the calls that are open then::
 
-    ending       executing     all arguments there     before that
+    ending       executing     arguments complete      before that
     finished     failed        released                discarded (interrupted)
     failed       failed        discarded (interrupted) discarded (interrupted)
     cancelled    failed        discarded (aborted)     discarded (aborted)
     left         as it is      as it is                discarded (interrupted)
 
-A call whose tool has run all the same, because a framework called it, is released (``handed_over``): its effects must not be
-undone.
+A call whose tool has run anyway, because a framework called it, is released instead of discarded (``handed_over``): its
+effects must not be undone.
 
-A call whose tool runs early counts as executing if its arguments are whole, and as before that if they are not. A call
+A call whose tool runs early counts as executing if its arguments are whole, and otherwise as one before that. A call
 that awaits an answer is not open.
 
-Why every run ends: ``RunCore`` writes the end once, and whatever keeps the journal from taking it leaves the run to
-``Unended``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal where
-the run stands and writes nothing to a run that has ended. A process that dies before that loses its lease, and the next
-sweep ends the run in its place.
+Every run ends: ``RunCore`` writes the end once, and if the journal does not take it, for whatever reason, the run is left to
+``Unended``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal how far the
+run has got, and writes nothing to a run that has ended. If the process dies before that, its lease runs out, and the next
+sweep ends the run in its stead.
 """
 
 from __future__ import annotations
@@ -81,25 +81,25 @@ logger = logging.getLogger("callstream")
 _T = TypeVar("_T")
 
 MOMENT = 0.5
-"""Seconds that a task which is being cancelled waits for what it has to clean up: enough for a store that is well.
+"""Seconds that a task which is being cancelled may wait while it cleans up: enough for a healthy store.
 
-All that it waits for in one cancellation, from the SDK's stream to the end of the run, has this time together.
+Everything that it waits for in one cancellation, from the SDK's stream to the end of the run, shares this time.
 """
 
 _deadlines: WeakKeyDictionary[asyncio.Task[Any], float] = WeakKeyDictionary()
 
 
 def is_being_cancelled() -> bool:
-    """Whether the current task was cancelled, which may be cleaning up."""
+    """Whether the current task was cancelled and may still be cleaning up."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def wait_for_result(work: asyncio.Future[_T], *, while_: Callable[[], bool] | None = None) -> _T:
-    """Returns or raises what the work does.
+    """Waits for the work, and returns its result or raises its error.
 
-    A task that is being cancelled waits for a moment, and a further one whenever ``while_`` was true at the beginning;
-    then it learns nothing of the work but that it has succeeded.
+    A task that is being cancelled waits for a moment only, and for another one each time that ``while_`` was true at the
+    beginning. Unless the work has succeeded by then, it gets CancelledError and never the work's error.
     """
     if not is_being_cancelled():
         return await asyncio.shield(work)
@@ -116,7 +116,7 @@ async def wait_for_result(work: asyncio.Future[_T], *, while_: Callable[[], bool
 
 
 async def wait_until_done(work: asyncio.Future[Any]) -> bool:
-    """Waits until the work is done, or for a moment if the current task is being cancelled. Raises nothing of it."""
+    """Waits until the work is done, or for a moment if the current task is being cancelled. Its error is not raised."""
     if work.done():
         return True
     work.add_done_callback(_retrieve)
@@ -125,7 +125,7 @@ async def wait_until_done(work: asyncio.Future[Any]) -> bool:
 
 
 async def submitted(submit: Callable[[Callable[[Exception | None], None]], None]) -> None:
-    """Waits for what is submitted with the callback that ``submit`` is given, and raises its error."""
+    """Calls ``submit`` with a callback, waits until that is called, and raises the error that it was called with."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     submit(partial(_resolve, done))
     await wait_for_result(done)
@@ -154,19 +154,19 @@ def _forget_deadline() -> None:
 
 
 def _retrieve(work: asyncio.Future[Any]) -> None:
-    """Marks the outcome as seen, so that asyncio does not report it at shutdown: the task that left does not want it."""
+    """Marks the outcome as retrieved, so that asyncio does not report it: the task that stopped waiting does not want it."""
     if not work.cancelled():
         work.exception()
 
 
 class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of UTF-8; None is no limit. ``max_args_bytes`` is for one call, ``max_run_bytes`` for all that is written."""
+    """Bytes of UTF-8; None means no limit. ``max_args_bytes`` is for one call, ``max_run_bytes`` for all text of a run."""
 
     max_args_bytes: int | None = None
     max_run_bytes: int | None = None
 
     def tighten(self, other: TextLimits) -> TextLimits:
-        """The stricter of both."""
+        """The stricter of the two, limit by limit."""
         return TextLimits(
             max_args_bytes=_stricter(self.max_args_bytes, other.max_args_bytes),
             max_run_bytes=_stricter(self.max_run_bytes, other.max_run_bytes),
@@ -187,7 +187,7 @@ class _TextMeter:
         self.tighten(limits)
 
     def tighten(self, limits: TextLimits) -> None:
-        """The run may write no more than that, either."""
+        """Applies these limits as well."""
         self.limits = self.limits.tighten(limits)
         least = _stricter(self.limits.max_args_bytes, self.limits.max_run_bytes)
         self._bound = sys.maxsize if least is None else least  # a run of fewer bytes breaks no limit
@@ -196,7 +196,7 @@ class _TextMeter:
         return self._by_call.get(call_id, 0)
 
     def add(self, events: Sequence[RunEvent]) -> tuple[Sequence[RunEvent], LimitExceeded | None]:
-        """Counts the events that fit and returns them, with the limit that the next one would break, if there is one."""
+        """Counts the events that fit and returns them, with the limit that the next one would exceed, if there is one."""
         for number, event in enumerate(events):
             if isinstance(event, _PIECES):
                 self._count(event, 1)
@@ -206,7 +206,7 @@ class _TextMeter:
         return events, None
 
     def take_back(self, events: Sequence[RunEvent]) -> None:
-        """These were counted, and have not been kept."""
+        """Takes back events that were counted but not kept."""
         for event in events:
             if isinstance(event, _PIECES):
                 self._count(event, -1)
@@ -235,7 +235,7 @@ def _stricter(one: int | None, other: int | None) -> int | None:
 
 
 EndInJournal: TypeAlias = Callable[[], Awaitable[None]]
-"""Writes the end of one run. It may be repeated."""
+"""Writes the end of one run. It may be called again."""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 10.0
@@ -243,16 +243,16 @@ _LONGEST_PAUSE = 10.0
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """``reason`` and ``detail`` are sentences: why the run ends, and what is said of each call that it discards."""
+    """``reason`` and ``detail`` are sentences: why the run ends, and the detail of each call that this discards."""
 
     outcome: RunOutcome
     reason: str | None = None
     discard: DiscardReason | None = None
-    """Why no tool may run any more. None leaves calls with all their arguments to the host, which may run them."""
+    """Why no tool may run from now on. None leaves calls whose arguments are complete to the host, which may run them."""
     detail: str | None = None
     error: BaseException | None = None
     handed_over: frozenset[str] = frozenset()
-    """The calls whose tools have run, or may have, though their outcome was not seen."""
+    """The calls whose tools have run, or may have, although no outcome was observed."""
 
     @classmethod
     def finished(cls) -> Self:
@@ -281,15 +281,15 @@ class Ending(msgspec.Struct, frozen=True):
         return cls.failed(describe(error), detail, error)
 
     def after(self, handed_over: frozenset[str]) -> Self:
-        """The same, where the tools of these calls have run."""
+        """The same, given that the tools of these calls have run."""
         return msgspec.structs.replace(self, handed_over=handed_over)
 
     def failed_by_hook(self, error: Exception) -> Self:
-        """The same for all open calls, since the hook's own call is discarded already; the run has failed."""
+        """The same for all open calls, since the hook's own call has been discarded already, but the run fails."""
         return msgspec.structs.replace(self, outcome="failed", reason=describe(error), error=error)
 
     def discards(self, call: Call) -> DiscardReason | None:
-        """Why the arguments of an open call are given up; None if its host may run it. Once it executes, that is over."""
+        """Why an open call that does not execute yet is discarded; None if its host may still run it."""
         if call.is_being_written:
             return self.discard or "interrupted"
         return None if call.call_id in self.handed_over else self.discard
@@ -318,7 +318,7 @@ class _Retry(msgspec.Struct, frozen=True, eq=False):
 
 
 class Unended:
-    """Runs that have ended though the journal did not take their end. Each is retried by a task on its run's loop."""
+    """Runs that have ended although the journal has not taken their end. Each is retried by a task on its run's loop."""
 
     def __init__(self) -> None:
         self._retries: set[_Retry] = set()
@@ -330,12 +330,12 @@ class Unended:
         task.add_done_callback(lambda _: self._retries.discard(retry))
 
     async def end_now(self) -> list[CallstreamError]:
-        """Tries for the last time, for the runs of this event loop. Returns why the journal still does not take them."""
+        """Tries for the last time to end the runs of this event loop. Returns the errors of those that it could not end."""
         outcomes = await asyncio.gather(*(end() for end in self.give_up()), return_exceptions=True)
         return [outcome for outcome in outcomes if isinstance(outcome, CallstreamError)]
 
     def give_up(self) -> list[EndInJournal]:
-        """Stops retrying for the runs of this event loop, and returns what would end them."""
+        """Stops retrying for the runs of this event loop, and returns the functions that would end them."""
         loop = asyncio.get_running_loop()
         mine = [retry for retry in self._retries if retry.loop is loop]
         for retry in mine:
@@ -351,7 +351,7 @@ async def _retry(run_id: str, end: EndInJournal) -> None:
         await asyncio.sleep(pause)
         try:
             await end()
-        except (LeaseLost, UsageError) as error:  # it is another's, or the journal is closed
+        except (LeaseLost, UsageError) as error:  # another process has the run, or the journal is closed
             logger.warning("the end of run %s is left to the next sweep: %s", run_id, error, extra={"run_id": run_id})
             return
         except JournalError as error:
@@ -367,9 +367,9 @@ async def _retry(run_id: str, end: EndInJournal) -> None:
 
 _OF_ONE_CALL = frozenset({ArgsAppended, CallCompleted, CallRunningEarly, CallDiscarded})
 _NOT_WRITTEN = (LeaseLost, CallIdTaken, ThreadBusy)
-"""What a journal raises that has kept nothing of an append, for sure."""
+"""Errors after which it is certain that the journal has kept nothing of an append."""
 EventsThen: TypeAlias = Callable[[], Sequence[RunEvent]]
-"""Which events to record, asked when all that was submitted before has been applied."""
+"""Returns the events to record. It is called when everything that was submitted before has been applied."""
 Then: TypeAlias = Callable[[Exception | None], None]
 """Called when a batch has been applied, or with the error; never inside ``submit``. It must not raise."""
 
@@ -380,14 +380,14 @@ class _Batch(msgspec.Struct, eq=False):
     response_id: str | None
     author: str | None
     context: contextvars.Context
-    """In which it is applied: hooks and tools that begin with it see what its submitter saw."""
+    """The batch is applied in this context: hooks and tools that it starts see the submitter's context variables."""
 
 
 class RunLog:
     """Writes to the journal what happens to the calls in ``ledger``, within the limits.
 
-    ``apply`` is called with a batch and the number of its first event when the journal has it, ``on_excess`` with the limit
-    that a batch goes beyond.
+    When the journal has a batch, ``apply`` is called with it and the number of its first event. ``on_excess`` is called with
+    the limit that a batch exceeds.
     """
 
     def __init__(
@@ -426,13 +426,14 @@ class RunLog:
     ) -> None:
         """Has the events journaled, and applied in the context: the caller's, unless another is given.
 
-        Events of a call that is discarded meanwhile are left out, and so is what goes beyond a limit: ``then`` gets that.
+        Events of a call that was discarded meanwhile are left out. So is everything from the first text beyond a limit on:
+        then ``then`` gets the LimitExceeded.
         """
         self._waiting.append(_Batch(events, then, response_id, author, context or contextvars.copy_context()))
         self._write_next()
 
     def restore(self, events: Sequence[RunEvent], seq: int) -> None:
-        """The journal has these of the run already, up to that number."""
+        """Takes in the events that the journal already has of the run, up to that number."""
         self.text.add(events)
         self.seq = seq
 
@@ -449,8 +450,8 @@ class RunLog:
             fitting, excess = self.text.add(events)
             if fitting:
                 self._is_writing = True
-                # The first append must find no record of the run. With a number it would pass for a repetition of the
-                # first append of an earlier run of this id.
+                # The first append must not find any record of the run. With ``after`` it could be taken for a repetition
+                # of the first append of an earlier run with this id.
                 self._journal.submit(
                     self._run_id,
                     fitting,
@@ -491,13 +492,13 @@ class RunLog:
             self._write_next()
 
     def _is_stale(self, event: Any) -> bool:
-        """Whether the call, of which the event is one, was discarded meanwhile."""
+        """Whether the event's call was discarded meanwhile."""
         call = self._ledger.get(event.call_id)
         return call is not None and call.state is CallState.DISCARDED
 
     async def end(self, ending: Ending) -> None:
-        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be repeated."""
-        # An append of nothing comes after all that may still be under way, and says where the run stands.
+        """Ends the run by what the journal has of it, which may be more than was acknowledged. It may be called again."""
+        # An empty append comes after any that may still be under way, and returns the number of the run's last record.
         last_seq = await self._journal.append(self._run_id, [])
         rows = await self._journal.runs(run_id=self._run_id, limit=1)
         if rows and rows[0].outcome is None:

@@ -1,11 +1,11 @@
 """How sync programs use a Callstream: the work is done on an event loop, in another thread, and the caller waits for it.
 
-Why nothing hangs: a caller waits for a loop that another thread runs, never for the one that it may be blocking itself
+Nothing hangs, because a caller waits only for a loop that another thread runs, never for one that it may be blocking itself
 (``run_in`` refuses that), and it stops waiting when that loop is closed. While it waits it runs the plain functions that
 the work hands back to it, so a sync tool runs in the thread of the program that invoked it.
 
-The thread of ``OwnLoop`` is not a daemon, because those die in the middle of their work. ``end`` ends it. Without that call
-it ends after the main thread and all other threads that are not daemons, when no program can use it any more.
+The thread of ``OwnLoop`` is not a daemon, because daemons die in the middle of their work. ``end`` ends it. Without that
+call it ends after the main thread and all other threads that are not daemons, when nothing can use it any longer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Work: TypeAlias = Callable[[], Coroutine[Any, Any, _T]]
 
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
-"""How often a caller looks whether the loop that it waits for was closed."""
+"""How often a caller checks whether the loop that it waits for was closed."""
 
 
 class _Caller:
-    """A thread that waits until work on a loop is done, and runs the functions that the work gives it meanwhile."""
+    """A thread that waits until work on a loop is done, and meanwhile runs the functions that the work hands to it."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -88,7 +88,7 @@ class _Caller:
             raise
         task = self._task
         assert task is not None, "only the task ends the waiting"
-        if task.cancelled() and task.cancelling():  # else the work has waited for something that was cancelled
+        if task.cancelled() and task.cancelling():  # otherwise, something that the work waited for was cancelled
             raise UsageError("the Callstream was closed, or its event loop ended, while this call was under way")
         try:
             return task.result()
@@ -108,7 +108,7 @@ class _Caller:
         try:
             loop.call_soon_threadsafe(self._cancel)
             while self._task is not None and self._jobs.get(timeout=2 * MOMENT) is not None:
-                pass  # a function that will not run any more
+                pass  # a function that will no longer be run
         except (RuntimeError, queue.Empty):
             pass  # the loop is closed, or its store hangs
 
@@ -143,7 +143,7 @@ def finish_in(loop: asyncio.AbstractEventLoop, work: Work[None]) -> None:
     """Does the last work for something on its loop. Waits for it where that is safe, and raises nothing.
 
     Garbage is collected in any thread, and an SDK may close what it forgot when that happens. In the thread of the
-    loop, or in one that the loop may be waiting for, such as the journal's, waiting could last for ever.
+    loop, or in one that the loop may be waiting for, such as the journal's, waiting might never end.
     """
     if loop.is_closed():
         return
@@ -169,7 +169,7 @@ async def run_function(function: Callable[[], _T]) -> _T:
 
 
 def without_stop_iteration(function: Callable[[], _T]) -> _T:
-    """Calls a tool whose result a future is to carry. None can carry StopIteration: awaiting it would never end."""
+    """Calls a tool whose outcome goes into a future. A future cannot carry StopIteration: awaiting it would never end."""
     try:
         return function()
     except StopIteration as error:
@@ -177,7 +177,7 @@ def without_stop_iteration(function: Callable[[], _T]) -> _T:
 
 
 def may_wait_for(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a loop runs, in another thread, and is not blocked there."""
+    """Whether a loop runs in another thread and is not blocked there."""
     if running_loop() is loop:
         return False
     answered = threading.Event()
@@ -189,7 +189,7 @@ def may_wait_for(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class OwnLoop:
-    """An event loop in a thread of its own, which begins with the first use. A forked process gets another one.
+    """An event loop in a thread of its own, which starts with the first use. A forked process gets a new one.
 
     ``at_exit`` is done on the loop if the program ends without ``end``.
     """
@@ -207,7 +207,7 @@ class OwnLoop:
         return run_in(self.begin(), work)
 
     def begin(self) -> asyncio.AbstractEventLoop:
-        """The loop, which runs from now on."""
+        """Starts the loop unless it runs already, and returns it."""
         with self._lock:
             if self.has_ended:
                 raise UsageError("the Callstream is closed")
@@ -223,7 +223,7 @@ class OwnLoop:
         return self.loop is not None and running_loop() is self.loop
 
     def end(self) -> None:
-        """Ends the loop, and its thread unless this is that thread. What still runs there is cancelled."""
+        """Ends the loop, and waits for its thread unless this is that thread. Anything still running there is cancelled."""
         with self._lock:
             self.has_ended = True
             loop, thread = self.loop, self.thread
@@ -245,7 +245,7 @@ class OwnLoop:
         self.end()
 
     def reset(self) -> None:
-        """Nothing has begun; also in a forked process, where the thread does not run."""
+        """Back to the beginning, with no loop; also in a forked process, where the thread does not run."""
         self._lock = threading.Lock()
         self._stop = asyncio.Event()
         self.loop = self.thread = None
@@ -286,7 +286,7 @@ def _watch_exit() -> None:
 
 
 def _end_all() -> None:
-    """Python waits for all threads that are not daemons before it ends. Those of the loops end as the last of them."""
+    """Python waits for all threads that are not daemons before it ends. This makes those of the loops end last."""
     threading.main_thread().join()
     while others := _other_threads():
         others[0].join()

@@ -1,8 +1,8 @@
 """What running tools report to their interface: from any thread, never into the model's context.
 
-The application's handler hears every report, in order, each when it has taken the one before. Records are what other
-processes and interfaces see, and they are fewer: reports that come within the interval are merged, and the last one of
-each message is kept. If merging was asked for, the handler hears of records only.
+The application's handler gets every report, in order, each when it has handled the one before. Other processes and
+interfaces get records, which are fewer: reports that come within the interval are merged, and the last one of each message
+is kept. If merging was asked for, the handler gets only what is recorded.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from callstream.tools import Progress
 logger = logging.getLogger("callstream")
 
 MAX_WAITING = 10_000
-"""Reports that may wait for a handler that is slower than its tool. Beyond that they are merged, with a warning."""
+"""How many reports may wait for a handler that is slower than its tool. Beyond that they are merged, with a warning."""
 
 _PATIENCE = 30.0
-"""Seconds for which the end of a tool waits until the handler has heard everything."""
+"""Seconds for which the end of a tool waits for the handler to take all reports."""
 _LONGEST_REPR = 1_000
 _REPORT = ("tool_name", "function_call_id", "data")
-"""What every handler takes, in this order."""
+"""The parameters of every handler, in this order."""
 
 
 class NamedProgressHandler(Protocol):
@@ -40,7 +40,7 @@ class NamedProgressHandler(Protocol):
 
 
 class CallProgressHandler(Protocol):
-    """One that takes the call's name in Callstream, too."""
+    """A handler that also takes the call's id in Callstream."""
 
     def __call__(self, *, tool_name: str, function_call_id: str, data: Any, call_id: str) -> Awaitable[None] | None: ...
 
@@ -48,18 +48,19 @@ class CallProgressHandler(Protocol):
 ProgressHandler: TypeAlias = (
     Callable[[str, str, Any], Awaitable[None] | None] | NamedProgressHandler | CallProgressHandler
 )
-"""Called with the tool's name, the call's id and what the tool reported. Sync or async; what it raises is logged.
+"""Called with the tool's name, the call's id and what the tool reported. Sync or async; its exceptions are logged.
 
-By name if its parameters are named ``tool_name``, ``function_call_id`` and ``data``, else by position. The second is the
-provider's id. A parameter ``call_id``, beside it or in its place, gets the id by which hooks and the journal know the call.
+It is called by name if its parameters are named ``tool_name``, ``function_call_id`` and ``data``, else by position. The
+second is the provider's id. A parameter ``call_id``, besides it or instead, gets the id by which hooks and the journal know
+the call.
 """
 
 
 def arguments_for(handler: Any, report: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, positional and named, by which a handler takes a report. UsageError if there is no way."""
+    """The positional and named arguments with which to call a handler for a report. UsageError if there is no way."""
     try:
         signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # not callable, or a function in C that does not tell
+    except (TypeError, ValueError):  # not callable, or a C function without a signature
         if not callable(handler):
             raise UsageError(f"expected a function as on_tool_progress, got {handler!r}") from None
         return tuple(report[name] for name in _REPORT), {}
@@ -84,16 +85,16 @@ def check_handler(handler: ProgressHandler | None) -> None:
 
 
 def _to_json(data: Any) -> Any:
-    """The data as JSON values: what JSON does not know is written as its ``repr``."""
+    """The data as JSON values: values that JSON does not know are written as their ``repr``."""
     try:
         return json.loads(json.dumps(data, default=repr, allow_nan=False))
-    except (TypeError, ValueError, RecursionError):  # a key that is no text, infinity, something inside itself
+    except (TypeError, ValueError, RecursionError):  # a key that is not text, infinity, something that contains itself
         return repr(data)[:_LONGEST_REPR]
 
 
 class _ProgressFeed:
-    """The progress of one executing call. On the loop that made it, ``feeds`` tell each report, and keep those that are to
-    be recorded, oldest first; neither raises.
+    """The progress of one executing call. On the loop where it was made, ``feeds`` tells the handler of each report, and
+    keeps those to be recorded, oldest first; neither raises.
     """
 
     def __init__(self, call_id: str, feeds: ProgressFeeds) -> None:
@@ -110,7 +111,7 @@ class _ProgressFeed:
         self._warned: set[str] = set()
 
     def report(self, data: Any) -> None:
-        """Takes a report, in any thread. After the call has ended it is not recorded, but still told."""
+        """Takes a report, in any thread. After the call has ended it is not recorded, but the handler still gets it."""
         data = _copy(data)
         with self._lock:
             is_told = self._closed or not self._feeds.merge
@@ -128,7 +129,7 @@ class _ProgressFeed:
             self._loop.call_soon_threadsafe(self._wake)
 
     async def aclose(self, *, wait: bool = True) -> None:
-        """Records what waits, and ends. ``wait`` until the handler has heard everything, unless that takes too long."""
+        """Records waiting reports, and ends. ``wait``: also waits for the handler to take all, unless it takes too long."""
         with self._lock:
             self._closed = True
         keeper, self._keeper = self._keeper, None
@@ -180,7 +181,7 @@ class _ProgressFeed:
             self._wake()
 
     def _warn(self, text: str) -> None:
-        """Says it once."""
+        """Logs each warning once."""
         if text not in self._warned:
             self._warned.add(text)
             logger.warning(text, self._call_id)
@@ -190,7 +191,7 @@ class ProgressFeeds:
     """The feeds of a run's executing calls.
 
     ``write`` records events of the run. ``tell`` hands one report of a call to the application. ``interval``: seconds
-    between two records. ``merge``: whether the application hears of records only.
+    between two records. ``merge``: whether the application gets only what is recorded.
     """
 
     def __init__(
@@ -213,31 +214,31 @@ class ProgressFeeds:
         return Progress(feed.report)
 
     async def close(self, call_id: str) -> None:
-        """The tool has ended: its last values are written, and heard."""
+        """Called when the tool has ended: its last reports are recorded, and handled."""
         feed = self._feeds.pop(call_id, None)
         if feed is not None:
             await feed.aclose()
 
     async def aclose(self) -> None:
-        """The run ends, and waits for no handler: it may be a handler that ends it."""
+        """Called when the run ends. It waits for no handler, because a handler may be what ends the run."""
         for call_id in list(self._feeds):
             await self._feeds.pop(call_id).aclose(wait=False)
 
     async def keep(self, call_id: str, reports: Sequence[Any]) -> None:
-        """Records what a tool has reported, as far as that is possible. The tool must not depend on it."""
+        """Records what a tool has reported, as far as possible. The tool must not fail if it is not."""
         try:
             try:
                 await self._write([CallProgressed(call_id, data) for data in reports])
             except TransitionError:
                 raise
-            except UsageError:  # there is something that JSON cannot express
+            except UsageError:  # a report has something that JSON cannot express
                 await self._write([CallProgressed(call_id, _to_json(data)) for data in reports])
         except CallstreamError as error:
             logger.warning("progress of call %r was not recorded: %s", call_id, error)
 
 
 def _copy(data: Any) -> Any:
-    """Tools like to change and report one and the same object again; its containers are copied as they are now."""
+    """Tools often change an object and report it again, so its containers are copied as they are now."""
     try:
         match data:
             case dict():

@@ -1,8 +1,8 @@
 """Questions to a person, and waiting for the answer.
 
-A question is a call of its own, in a thread beside that of the call that it is about. It is answered as any call that awaits
-an answer: in the inspector, by ``callstream answer``, by a client that speaks AG-UI, at any replica. The answer runs
-nothing: who asked looks for it in the journal.
+A question is a call of its own, in a thread beside that of the call that it is about. It is answered like any call that
+awaits an answer: in the inspector, by ``callstream answer``, by a client that speaks AG-UI, at any replica. The answer runs
+nothing: the process that asked looks for it in the journal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from callstream.journal import Journal
 from callstream.runtime.core import RunCore
 
 _EVERY: Final = 0.25
-"""Seconds between two looks at the journal: the answer may come to another replica."""
+"""Seconds between two looks into the journal: the answer may come to another replica."""
 
 _BESIDE: Final = " approvals"
 
@@ -31,7 +31,7 @@ Start: TypeAlias = Callable[[RunStarted], Awaitable[RunCore]]
 
 
 class QuestionRef(msgspec.Struct, frozen=True):
-    """A question: its ``call_id``, and whose thread it is beside."""
+    """A question: its ``call_id``, the thread that it is beside, and whose that is."""
 
     question_id: str
     beside: str
@@ -48,7 +48,7 @@ def thread_of_questions(thread_id: str) -> str:
 
 
 def may_have_questions(thread_id: str) -> bool:
-    """Whether a thread may be one of questions: so are all that are named like this."""
+    """Whether a thread may be one of questions, judging by its name."""
     return thread_id.endswith(_BESIDE)
 
 
@@ -58,7 +58,7 @@ class Questions:
         self._start = start
 
     async def ask(self, asked: QuestionRef, arguments: dict[str, Any], question: Question) -> None:
-        """Asks, unless that has been done. ``arguments``: those of the question's call."""
+        """Asks, unless the question has been asked already. ``arguments``: those of the question's call."""
         if await self._journal.call(asked.question_id) is not None:
             return
         run = await self._start(RunStarted(asked.thread_id, asked.principal))
@@ -70,7 +70,7 @@ class Questions:
             await run.end(None)
 
     async def answer(self, asked: QuestionRef) -> Call:
-        """The question with its answer, when that has come."""
+        """Waits for the answer, and returns the question with it."""
         while True:
             call = await self._journal.call(asked.question_id)
             if call is not None and call.is_final:
@@ -78,10 +78,10 @@ class Questions:
             await asyncio.sleep(_EVERY)
 
     async def withdraw(self, asked: QuestionRef, paused: Call | None = None, error: str = "") -> None:
-        """No run waits for the answer any more, so the question goes. A ``paused`` call has failed."""
+        """Ends the question, because no run waits for the answer any longer. A ``paused`` call fails."""
         run = await self._start(RunStarted(asked.thread_id, asked.principal))
         try:
-            over = "the call is over; nobody waits for the answer any more"
+            over = "the call is over; the answer is no longer needed"
             answers: list[tuple[str | Call, str]] = [(asked.question_id, over)]
             if paused is not None:
                 answers.append((paused, error))
@@ -95,7 +95,7 @@ class Questions:
 
 
 def check_answer(call_id: str, result: Any, error: str | None) -> None:
-    """Raises AnswerRefused for what is neither yes nor no, nor what the tool would have returned."""
+    """Raises AnswerRefused for an answer that is neither yes nor no, nor a result for the tool."""
     if error is None and decision(_said(result)) is None and "payload" not in _said(result):
         raise AnswerRefused(
             call_id, f'{call_id} asks for yes or no: expected true, false or {{"approved": true}}, got {result!r:.100}'
@@ -103,7 +103,7 @@ def check_answer(call_id: str, result: Any, error: str | None) -> None:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a person has said. All that is not clearly a yes is a no."""
+    """What a person has said. Anything that is not clearly a yes is a no."""
 
     is_yes: bool
     said: dict[str, Any]

@@ -44,11 +44,11 @@ from callstream.wire.transcript import ArgumentText
 logger = logging.getLogger("callstream")
 
 Judge: TypeAlias = Callable[[str, bool], tuple[str, str]]
-"""Given text that was not judged yet, and whether the passage ends with it. Returns what may be shown in its place, and the
-end of the text that is held back: it is given again, with what follows."""
+"""Given text that has not been judged yet, and whether the passage ends with it. Returns the text to show instead, and the
+end of the given text, to be held back: it is given again, with what follows."""
 
 _WITHIN_A_PASSAGE: Final = (ArgsAppended, CallSigned, CallCompleted, CallDiscarded)
-"""Of calls that are written beside a text."""
+"""Events of calls that are written beside a text: they do not end its passage."""
 
 
 class _Passage(Protocol):
@@ -59,13 +59,13 @@ class _Passage(Protocol):
 
 
 class TextFilter:
-    """Decides what of a model's text and reasoning is shown and journaled, while the model writes it.
+    """Decides which of a model's text and reasoning is shown and journaled, while the model writes it.
 
-    What a filter has not judged yet is held back: a secret may be cut in two by the stream, and what was shown cannot be
-    taken back. So the journal never has what a filter took out.
+    Text that a filter has not judged yet is held back: the stream may cut a secret in two, and shown text cannot be taken
+    back. So the journal never has text that a filter removed.
 
     ``TextFilter(judge)``, or above a function, ``@TextFilter``: see ``Judge``. What is shown must not depend on how the text
-    was cut. ``TextFilter.redacting(…)`` makes one of secrets or a regular expression.
+    was cut. ``TextFilter.redacting(…)`` makes a filter from secrets or a regular expression.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -84,10 +84,10 @@ class TextFilter:
         *,
         hold: int | None = None,
     ) -> Self:
-        """Shows ``by`` in the place of these secrets, or of whatever a compiled pattern matches.
+        """Shows ``by`` instead of these secrets, or of whatever a compiled pattern matches.
 
-        ``hold``: how many characters are held back, so that a match is recognized before any of it is shown. It has to be
-        as many as a match can need to be recognized, with all that the pattern looks ahead for. A pattern needs it; for
+        ``hold``: how many characters are held back, so that a match is recognized before any of it is shown. It has to cover
+        the most text that recognizing a match can take, including any lookahead of the pattern. A pattern needs it; for
         secrets it is the length of the longest.
         """
         if not isinstance(secrets, re.Pattern):
@@ -106,7 +106,7 @@ class TextFilter:
         return made
 
     def whole(self, text: str) -> str:
-        """What is shown of a text that is whole."""
+        """What is shown of a complete text."""
         return self.passage().feed(text, True)
 
 
@@ -126,14 +126,14 @@ class _Redacted:
         self._by = by
         self._hold = hold
         self._text = ""
-        """What is held back, and before it what a pattern may look back at."""
+        """The text held back, preceded by what a pattern may look back at."""
         self._place = 0
-        """Where that which is held back begins."""
+        """Where the text held back begins."""
 
     def feed(self, text: str, is_end: bool) -> str:
         self._text += text
         settled = len(self._text) if is_end else len(self._text) - self._hold
-        """Before here no match begins or ends that is not found now."""
+        """Matches that begin or end before this place are all found now."""
         shown: list[str] = []
         for match in self._pattern.finditer(self._text, self._place):
             if match.end() > settled:
@@ -154,7 +154,7 @@ class _Redacted:
 
 
 class FilteredText:
-    """The events of one response, with what filters show of its text. Several filters apply in their order."""
+    """Filters the text in the events of one response. Several filters apply in their order."""
 
     def __init__(self, filters: Sequence[TextFilter]) -> None:
         self._filters = filters
@@ -190,11 +190,11 @@ class FilteredText:
 
 
 class WithheldRun:
-    """Stands in for a run, with a ledger of its own, for a response that must not be seen yet: its host shows what the
-    application has made of it.
+    """Stands in for a run, with a ledger of its own, for a response that must not be shown yet: its host will show what the
+    application makes of it.
 
-    It is decoded, collapsed and checked like any other, so that no tool runs on arguments that are unfinished or do not
-    fit. But nothing of it is journaled, and no hook hears of it.
+    The response is decoded, collapsed and checked like any other, so that no tool runs on arguments that are unfinished or
+    do not fit. But nothing of it is journaled, and no hook is notified of it.
     """
 
     def __init__(self, run: RunCore) -> None:
@@ -246,11 +246,11 @@ class WithheldRun:
 
 
 ReadingRun: TypeAlias = RunCore | WithheldRun
-"""Into what a response is read."""
+"""What a response is read into."""
 
 
 class GivenResponse:
-    """A response of an earlier attempt of a run, which is given to the SDK again. All of it is in the journal."""
+    """A response of an earlier attempt of a run that is given to the SDK again. All of it is in the journal."""
 
     def __init__(self, run: ReadingRun, call_ids: Sequence[str]) -> None:
         self.run = run
@@ -259,11 +259,11 @@ class GivenResponse:
 
 
 class Response:
-    """Decodes bytes and records what they say. Ids are made unique on the way: the decoder's own stay inside.
+    """Decodes bytes and records their events. Ids are made unique on the way: the decoder's own ids stay inside.
 
-    ``feed`` returns when the events are durable and the hooks are notified; it does not wait for hooks. If reading
-    breaks, the open calls are discarded (interrupted) and the error rises unchanged. Leaving it ends the body. ``expect``
-    is notified of each call before it starts: its ``call_id``, its text while that is being read, and the
+    ``feed`` returns when the events are durable and the hooks have been notified; it does not wait for hooks. If reading
+    breaks off, the open calls are discarded (interrupted) and the error is raised unchanged. Leaving the context ends the
+    body. ``expect`` is notified of each call before it starts: its ``call_id``, its text while that is being read, and the
     ``call_id`` under which it was expected before, if that was taken.
     """
 
@@ -292,7 +292,7 @@ class Response:
         self._author = author
         self._within = within
         self.context = copy_context()
-        """That of the request, in which hooks and tools begin that the response brings about."""
+        """The request's context, in which hooks and tools begin that the response starts."""
         self._message_ids: dict[str, str] = {}
         self._ended = False
         self._is_interrupted = False
@@ -300,13 +300,13 @@ class Response:
         """Whether the wire has ended the response, and how."""
         self.finish_reason: str | None = None
         self.was_interrupted = False
-        """Whether what can be read of it ends within a call."""
+        """Whether a call in it was interrupted: its readable part ended within the call."""
         self._recorded: list[RunEvent] = []
         self._renaming: asyncio.Task[None] | None = None
 
     @property
     def is_paused(self) -> bool:
-        """Whether its body has ended, and the rest of it may come in another. ``end`` gives that up."""
+        """Whether its body has ended but the rest may come in another body. ``end`` gives that up."""
         return self.decoder.is_paused and not self._ended
 
     async def feed(self, data: bytes) -> list[RunEvent]:
@@ -314,7 +314,7 @@ class Response:
         return await self.record(self.decoder.feed(data))
 
     async def end(self) -> list[RunEvent]:
-        """The body has ended: what is open is discarded as truncated."""
+        """The body has ended: open calls are discarded as truncated."""
         if self._ended:
             return []
         self._ended = True
@@ -326,7 +326,7 @@ class Response:
         return await self.record(self.decoder.whole(body))
 
     async def record(self, events: Sequence[WireEvent | Kept]) -> list[RunEvent]:
-        """Records what a decoder has read, for those who decode themselves. Returns the events as they were recorded."""
+        """Records what a decoder has read, for callers that decode themselves. Returns the events as they were recorded."""
         await submitted(partial(self.submit, events))
         return self._recorded
 
@@ -335,7 +335,7 @@ class Response:
         if self._filtered is not None:
             try:
                 events = self._filtered.apply([event for event in events if not isinstance(event, Kept)])
-            except Exception as error:  # noqa: BLE001  # a filter is the program's, and nothing is shown that it did not judge
+            except Exception as error:  # noqa: BLE001  # a filter is the program's; nothing that it has not judged is shown
                 self.run.loop.call_soon(then, error)
                 return
         self._submit(events, then)
@@ -365,14 +365,14 @@ class Response:
 
     def _started(self, events: Sequence[WireEvent | Kept], then: Then, error: Exception | None) -> None:
         if isinstance(error, CallIdTaken) and not self._is_interrupted:
-            # An earlier run, or another process, has a call with this id. Nothing was kept, and a free one is looked for.
+            # An earlier run, or another process, has a call with this id. Nothing was kept, so a free id is looked for.
             self._renaming = self.run.loop.create_task(self._rename(error.call_id, events, then), context=self.context)
         else:
             then(error)
 
     async def _rename(self, taken: str, events: Sequence[WireEvent | Kept], then: Then) -> None:
         run = self.run
-        assert isinstance(run, RunCore), "what is withheld is not journaled, so no id of it can be taken"
+        assert isinstance(run, RunCore), "a withheld response is not journaled, so none of its ids can be taken"
         try:
             for event in events:
                 if isinstance(event, CallStarted):

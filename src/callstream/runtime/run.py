@@ -1,6 +1,7 @@
 """A run: one turn of an agent, from its input to its end.
 
-``core`` says what happens to it. Leaving it ends it: finished, failed with an exception, cancelled with a cancellation.
+``core`` has what every run does. Leaving a run's context ends it: finished, failed if an exception leaves it, cancelled if
+its task is cancelled.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def current_run() -> Run | None:
 
 
 def run_of_task() -> Run | None:
-    """The run that this task was begun in, also when it has ended."""
+    """The run in which this task was started, even if it has ended."""
     return _current_run.get()
 
 
@@ -73,15 +74,15 @@ class Run(RunCore):
         self.early: EarlyRuns = EarlyRuns(self, self._write)
         questions = Questions(engine.journal, partial(Run.start, engine, as_current=False))
         self.earlier = EarlierCalls(self, questions)
-        """What calls have come to in earlier attempts."""
+        """The outcomes of calls in earlier attempts."""
         self.claims = Claims(self, self.early, self.earlier)
-        """Which calls are meant by tools that are called in Python."""
+        """Finds the call that is meant when a tool is called in Python."""
         self.unfinished: dict[str, Response] = {}
-        """Responses that go on with the answer to a request that brings the key."""
+        """Responses that continue with the answer to a request that brings their key."""
         self.starts_early = True
-        """Whether tools may do that. Not in a run that was not opened, since nothing would wait for them."""
+        """Whether tools may begin early. Not in a run that was not opened, since nothing would wait for them."""
         self.given_up: tuple[Call, ...] = ()
-        """The calls that the attempt before has left in the middle: this one has given them up, and tells their hooks."""
+        """Calls that the previous attempt left unfinished: this attempt has given them up, and notifies their hooks."""
         self._invoking: frozenset[str] = frozenset()
         self._entered: tuple[Token[Run | None], Token[CallClaims | None], Callable[[], None]] | None = None
 
@@ -123,13 +124,13 @@ class Run(RunCore):
         rejected: OnRejected | None = None,
         host_traces: bool = False,
     ) -> Run:
-        """Goes on with a run that this process has taken over (``Journal.adopt``): all that it has is known.
+        """Goes on with a run that this process has taken over (``Journal.adopt``), from all that the journal has of it.
 
-        Raises CannotGoOn if its agent cannot run again; the run has ended then.
+        Raises CannotGoOn if its agent cannot run again; in that case the run has been ended.
         """
         records = await engine.journal.read_whole([run_id])
         started = records[0].event
-        assert isinstance(started, RunStarted), "every run that is taken over began with it"
+        assert isinstance(started, RunStarted), "every run that is taken over began with RunStarted"
         run = cls(engine, started.thread_id, run_id, started.principal, rejected=rejected)
         run.host_traces = host_traces
         replay = Replay(records)
@@ -158,7 +159,7 @@ class Run(RunCore):
             await engine.journal.open()
             await self.record(events)
         except JournalError as error:
-            # It may be in the journal, and nothing else would end it.
+            # The run may be in the journal, and nothing else would end it.
             if self.is_doubtful and engine.active_run(self.run_id) is None:
                 engine.unended.add(self.run_id, partial(self.end_in_journal, Ending.failed(str(error))))
             raise
@@ -176,7 +177,7 @@ class Run(RunCore):
         """Ends a run whose starter was cancelled: nothing else has it, so nothing else could end it."""
         await asyncio.wait({starting})
         if not starting.cancelled():
-            starting.exception()  # nobody else asks for it
+            starting.exception()  # retrieved, since nothing else will
         if self.seq:
             await self.stop("cancelled")
 
@@ -227,13 +228,13 @@ class Run(RunCore):
         own_tools: Mapping[str, Tool[Any]] | None = None,
         text_filters: Sequence[TextFilter] = (),
     ) -> Response:
-        """A response of a model that is to be read into this run: ``async with run.response("anthropic") as response``.
+        """A response of a model, to be read into this run: ``async with run.response("anthropic") as response``.
 
         ``tools`` are the request's tools, JSON Schemas by name; see ``decoder_for``. ``offered``: all names that its calls
         may have, where that is known; a call with another name is refused. ``early``: whether tools of its calls may begin
         while it is being read. ``withheld``: nothing of it is recorded; its host records what the application makes of it.
-        ``own_tools``: what names mean to the agent that asks; others are looked up among the tools of the Callstream.
-        ``text_filters`` decide what of its text is recorded.
+        ``own_tools``: the tools that names mean to the agent that asks; other names are looked up among the tools of the
+        Callstream. ``text_filters`` decide which of its text is recorded.
         """
         self.tool_use.declared.update(tools or ())
         new_call_id = new_call_id or self.engine.new_call_id
@@ -266,7 +267,7 @@ class Run(RunCore):
         )
 
     async def end_unfinished(self) -> None:
-        """Nothing asks for the rest of responses that have paused: what is open in them is discarded."""
+        """Called when nothing will ask for the rest of paused responses: their open calls are discarded."""
         while self.unfinished:
             _, response = self.unfinished.popitem()
             await response.end()
@@ -277,17 +278,17 @@ class Run(RunCore):
         """The calls whose tools will not run, each with a sentence for the model, in the order of the calls.
 
         They were rejected, their hooks failed, there is no such tool, or the model did not finish them, did not write
-        JSON, or wrote arguments that do not fit. What was given up because the connection broke or the run was stopped is
-        not among them. Who asks for them tells the model.
+        JSON, or wrote arguments that do not fit. Calls that were given up because the connection broke or the run was
+        stopped are not among them. The caller has to pass them on to the model.
         """
         return self.tool_use.tell_refusals()
 
     async def invoke(self, call_id: str) -> Any:
         """Runs the tool that Callstream was given for this call, from barrier to result, and returns the result.
 
-        What the tool raises is recorded and rises unchanged. CallRejected rises if the tool must not run, and its text is
-        for the model: a hook rejected the call, an argument is missing or unknown, or there is no such tool. If the run is
-        ended meanwhile, the tool is cancelled (a sync one runs on in its thread) and RunOver rises.
+        An exception of the tool is recorded and raised unchanged. CallRejected is raised if the tool must not run, with a
+        text for the model: a hook rejected the call, an argument is missing or unknown, or there is no such tool. If the run
+        is ended meanwhile, the tool is cancelled (a sync one runs on in its thread) and RunOver is raised.
         """
         self._invoking |= {call_id}
         try:
@@ -323,10 +324,10 @@ class Run(RunCore):
     async def run_tools(self) -> list[ToolResult]:
         """Runs the tool of every call whose arguments are complete, and returns what to tell the model, call by call.
 
-        This is the part of a loop between two requests. A call is in one of these lists once: with its result, with the
-        error that its tool raised, or with the reason for which its tool did not run. Tools run one after the other, in the
-        order of the calls. Of several tasks that ask at once, the first that finds a call complete gets it. What is not
-        about a single call rises: RunOver, or an error of the journal.
+        This is the part of a loop between two requests. Each call is in one of these lists once: with its result, with the
+        error that its tool raised, or with the reason why its tool did not run. Tools run one after the other, in the
+        order of the calls. If several tasks ask at once, the first that finds a call complete gets it. Errors that are not
+        about a single call are raised: RunOver, or an error of the journal.
         """
         results = []
         for call_id in [call.call_id for call in self.calls]:
@@ -345,7 +346,7 @@ class Run(RunCore):
 
     async def _result(self, call: Call) -> ToolResult | None:
         """What to tell the model about a call; None if there is nothing to tell yet."""
-        told = partial(ToolResult, call.call_id, call.name, call.wire_id)
+        result_with = partial(ToolResult, call.call_id, call.name, call.wire_id)
         early = self.early.begun(call.call_id)
         has_run = early is not None and not early.is_joined and not call.is_being_written
         is_earlier = call.state is not CallState.DISCARDED and self.earlier.has(call.call_id)
@@ -353,16 +354,16 @@ class Run(RunCore):
             try:
                 value = await self.invoke(call.call_id)
             except CallRejected as rejected:
-                return told(str(rejected), is_error=True)
+                return result_with(str(rejected), is_error=True)
             except (Exception, asyncio.CancelledError) as error:
                 failed = self.call(call.call_id)
-                # CancelledError may be of something that the tool has waited for.
+                # CancelledError may come from something that the tool has waited for.
                 is_cancelled = isinstance(error, asyncio.CancelledError) and is_being_cancelled()
                 if self.is_ending or is_cancelled or failed.state is not CallState.FAILED:
                     raise  # it was not the tool
-                return told(failed.error or "", is_error=True)
-            return told(value if isinstance(value, str) else json_text(value), value=value)
-        return told(refusal(call), is_error=True) if self._barrier.is_refused(call) else None
+                return result_with(failed.error or "", is_error=True)
+            return result_with(value if isinstance(value, str) else json_text(value), value=value)
+        return result_with(refusal(call), is_error=True) if self._barrier.is_refused(call) else None
 
     def begin_tool(self) -> None:
         self.make_current()
@@ -387,43 +388,43 @@ def check_thread_id(thread_id: Any) -> str:
 class ModelCall(msgspec.Struct, eq=False):
     """One call of a model by a host, so that a response is read in one place only.
 
-    A host (a framework's plugin) opens a model call before its framework asks the model; the tap, if the request passes
-    it, marks it as read. The host looks at the framework's own partial events only where the call stayed unmarked.
+    A host (a framework's plugin) opens a model call before its framework asks the model; if the request passes the tap, the
+    tap marks the call as read. The host looks at the framework's own partial events only if the call stayed unmarked.
     """
 
     run: Run
     author: str | None = None
     collapses: Callable[[str], bool] | None = None
-    """Of which tools the calls should reach the SDK whole; None leaves it to the tap's setting."""
+    """For which tools calls should reach the SDK whole; None leaves it to the tap's setting."""
     refuses: bool = False
     """Whether the host refuses rejected calls itself, before their tools run, so that they may be forwarded."""
     reports: bool = False
     """Whether the host reports the run's input and the results of its tools itself: requests are not read for them."""
     new_call_id: Callable[[], str] | None = None
     streams: Callable[[str], bool] | None = None
-    """Of which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting."""
+    """For which tools the provider may be asked to stream the arguments; None leaves it to the tap's setting."""
     withholds: bool = False
-    """Whether the application may still change the answer, so that the host records it when that has been done."""
+    """Whether the application may still change the answer, so that the host records it afterwards."""
     tools: Mapping[str, Tool[Any]] = {}
-    """The functions that names mean to the agent that asks."""
+    """The tools that names mean to the agent that asks."""
     joins_text: bool | None = None
-    """Whether text reaches the SDK by the passage; None leaves it to the tap's setting."""
+    """Whether text reaches the SDK passage by passage; None leaves it to the tap's setting."""
     text_filters: Sequence[TextFilter] = ()
-    """What decides which text of the answer is recorded, beside the tap's own."""
+    """Filters that decide which text of the answer is recorded, besides the tap's own."""
     read_by_tap: bool = False
     responses: list[Response | GivenResponse] = []
-    """The responses that were read for it, in order: more than one where the host asked again by itself."""
+    """The responses that were read for it, in order: more than one if the host itself asked again."""
 
 
 current_tool: ContextVar[tuple[Run, str] | None] = ContextVar("callstream_tool", default=None)
-"""The run and the call of the tool in whose context this is, where a host says so: what models say there is the tool's."""
+"""The run and the call of the tool in whose context this is, if a host sets it: models that are asked there work for it."""
 
 current_model_call: ContextVar[ModelCall | None] = ContextVar("callstream_model_call", default=None)
 
 
 _LOOK_SECONDS: Final = 0.5
 _LEASES: Final = 2
-"""How many leases a process may keep others waiting that does not renew its own: one may have begun just now."""
+"""How many lease times to wait for a process that does not renew its lease: a lease may just have begun."""
 
 
 def check_journal(journal: Journal) -> None:
@@ -439,8 +440,8 @@ def check_journal(journal: Journal) -> None:
 
 
 def kept_for(run_id: str) -> InputKept:
-    """What makes a run one that its own program goes on with: started again, it begins the run of the same id where the last
-    process left it. No other process looks for such a run, since the run's id gives it its name.
+    """Marks a run as one that its own program goes on with: when the program is started again, it takes up the run of that
+    id where the last process left it. No other process looks for such a run, since its app is named after the run's id.
     """
     return InputKept(_app(run_id), "")
 
@@ -460,8 +461,8 @@ async def take_up(
 ) -> Run | None:
     """Goes on with the run of that id; None if the journal has none.
 
-    A process that does not work on it any more is waited for until its lease has run out. Raises RunOver if the run has
-    ended, RunIdTaken if another process works on it, CannotGoOn if it cannot go on; then it has ended.
+    If a process no longer works on it, waits until that process's lease has run out. Raises RunOver if the run has ended,
+    RunIdTaken if another process works on it, and CannotGoOn if it cannot go on; in that case it has been ended.
     """
     journal, clock = engine.journal, asyncio.get_running_loop().time
     until = clock() + journal.lease_ttl * _LEASES
@@ -471,7 +472,7 @@ async def take_up(
             return None
         (row,) = rows
         if (row.thread_id, row.principal) != (thread_id, principal):
-            raise UsageError(f"run {run_id!r} is one of thread {row.thread_id!r}, or of another principal")
+            raise UsageError(f"run {run_id!r} belongs to thread {row.thread_id!r}, or to another principal")
         if row.outcome is not None:
             why = f" ({row.reason})" if row.reason else ""
             raise RunOver(f"run {run_id!r} has {row.outcome}{why}; a new one needs another id")

@@ -2,13 +2,13 @@
 
 One span per run (``invoke_agent``) and one per call (``execute_tool``). A run's span is a child of the span that was
 current when the run started, and is itself current while the run works (``async with run``), so that spans of other
-libraries land in the same trace. A run that goes on in another process has another span, with links to those before.
-A call's span starts with the call, so it covers what happens before the tool runs; its attributes tell the phases apart. A
-call that awaits an answer ends its span; if it executes later, it gets another one.
+libraries land in the same trace. A run that goes on in another process has a new span, with links to the earlier ones.
+A call's span starts with the call, so it covers what happens before the tool runs; its attributes tell the phases apart.
+When a call awaits an answer its span ends; if it executes later, it gets another one.
 
 Some hosts trace agents and tools themselves; google-adk does. For them (``run.host_traces``) the run's span is just
-``run``, and a call's span is ``tool_arguments``: what the host cannot see, from the first argument to the moment when the
-tool may run. The host's own span of the tool is given the call's id. So no agent and no tool appears twice.
+``run``, and a call's span is ``tool_arguments``: the part that the host cannot see, from the first argument to the moment
+when the tool may run. The host's own span of the tool gets the call's id. So no agent and no tool appears twice.
 
 Arguments and results are never recorded unless that was asked for.
 """
@@ -45,11 +45,11 @@ _TOKENS: Final = {
         *("eval_count", "thoughtsTokenCount"),
     ),
 }
-"""The names of what a response has cost, in the figures of all wires. Those of one wire are different tokens."""
+"""The names of token counts in the usage figures of all wires. Those of one wire count different tokens: they are added."""
 
 
 class _Observed(msgspec.Struct, eq=False):
-    """``turn_at``: when the model's turn began, with the run or with the last result before it."""
+    """``turn_at``: when the model's turn began: with the run, or with the last result before it."""
 
     span: Span
     started_at: float
@@ -208,7 +208,7 @@ class Telemetry:
         outcome = "handed_over" if run.is_left else run.outcome or "failed"
         observed.span.set_attribute("callstream.run.outcome", outcome)
         if outcome == "failed":
-            # The reason may be an exception's text, which may be anything; its first word names its kind.
+            # The reason may be an exception's text, which can be anything; its first word is the exception's type.
             observed.span.set_attribute("error.type", (run.reason or "failed").partition(":")[0])
             observed.span.set_status(Status(StatusCode.ERROR))
         observed.span.end()
@@ -254,7 +254,7 @@ class Telemetry:
     def _end(self, run: Run, call: Call, known: _ObservedCall, now: float) -> None:
         size = run.args_bytes(call.call_id)
         self._args.add(size, {"gen_ai.tool.name": call.name})
-        told: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "callstream.call.state": call.state.value,
             "callstream.call.argument_bytes": size,
             "callstream.call.time_to_first_argument": known.first_argument,
@@ -263,10 +263,10 @@ class Telemetry:
             "callstream.call.discard_reason": call.reason,
         }
         if self._show_arguments:
-            told["gen_ai.tool.call.arguments"] = call.args_json
+            attributes["gen_ai.tool.call.arguments"] = call.args_json
             if call.state is CallState.COMPLETED:
-                told["gen_ai.tool.call.result"] = codec.encode(call.result).decode()
-        known.span.set_attributes({name: value for name, value in told.items() if value is not None})
+                attributes["gen_ai.tool.call.result"] = codec.encode(call.result).decode()
+        known.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
         if call.state in (CallState.FAILED, CallState.DISCARDED):
             known.span.set_attribute("error.type", call.reason or "tool_error")
             known.span.set_status(Status(StatusCode.ERROR))
@@ -274,12 +274,12 @@ class Telemetry:
 
 
 def _link(traced: str) -> Link:
-    """To the span of an earlier attempt."""
+    """A link to the span of an earlier attempt."""
     return Link(trace.get_current_span(_CONTEXT.extract({"traceparent": traced})).get_span_context())
 
 
 def _mark(span: Span, call: Call, own: Span) -> None:
-    """Lets the host's span of a tool be found by the call's id."""
+    """Makes the host's span of a tool findable by the call's id."""
     if span is not own:
         span.set_attribute("callstream.call.id", call.call_id)
 

@@ -178,7 +178,7 @@ async def test_who_runs_tools_himself_cannot_run_it_again(cs: Callstream, desk: 
             await feed(response, chunks(ToolCall("write", ARGS, call_id="c1")))
         with pytest.raises(TransitionError, match="has begun early"):
             await run.execute("c1")
-        with pytest.raises(UsageError, match="nobody can be asked"):
+        with pytest.raises(UsageError, match="too late to ask"):
             await run.await_answer("c1")
         assert await run.invoke("c1") == {"characters": 18}
     assert len(desk.runs) == 1

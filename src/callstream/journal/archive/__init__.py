@@ -1,4 +1,4 @@
-"""Ended runs in object storage, and what reads them there."""
+"""Ended runs in object storage, and reading them there."""
 
 from __future__ import annotations
 

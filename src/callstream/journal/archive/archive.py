@@ -1,12 +1,11 @@
-"""Ended runs leave the index after a time, many of them in one object, and are read there.
+"""Ended runs move from the index into the archive after a time, many of them in one object, and are read there.
 
-Runs are packed by the time of their end, those of a principal side by side. That suits both ways of forgetting: what is
-forgotten because it is old goes with its whole packs; what is forgotten of one principal lies in few of them, and those are
-written anew without it. A pack a principal would mean an object for nearly every run, since few of a principal's runs end
-together.
+Runs are packed by the time of their end, those of a principal side by side. That suits both ways of forgetting. Runs that
+are forgotten for their age go with whole packs. The runs of one principal are in few packs, which are rewritten without
+them. A pack per principal would mean an object for nearly every run, since few of a principal's runs end together.
 
-An object is written, read back and compared before any row goes (``index`` has the order), so a run is always in the
-tables or in a pack, and a process may die anywhere.
+An object is written, read back and compared before any row is erased (``Packs`` has the order), so a run is always in the
+tables or in a pack, and a process may die at any point.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ from callstream.journal.whole import (
 
 PACK_RUNS = 500
 PACK_BYTES = 4 * 1024 * 1024
-"""A pack has so many at most, unless a single run is larger. Forgetting one run means writing the others again."""
+"""The most that a pack has, unless a single run is larger. Forgetting one run means writing the others again."""
 _LOOKED_AT = 4 * PACK_RUNS
 _READ_AT_ONCE = 50
 _SLACK = 0.1
-"""By how much of the time until runs may leave they wait for others to fill a pack with."""
+"""How much longer than ``age`` a run may wait for others to fill a pack, as a fraction."""
 _STALE_SECONDS = 3600.0
 _CLOCKS = 60.0
-"""By how many seconds clocks may differ: a run that has just ended may have ended in a while, by the store's."""
+"""By how many seconds clocks may differ: the end of a run that has just ended may be in the future by the store's clock."""
 _TRIES = 5
 _AT_ONCE = 16
 _REMEMBERED = 8
 
 
 class Archive:
-    """What is written is written where the store is; what is read may be read in any event loop where its reader may be."""
+    """Writing is done only where the store is used; reading, in any event loop where the store's reader may be awaited."""
 
     def __init__(self, objects: Objects | None, journal: str, packs: Packs, reader: StoreReader) -> None:
         self.is_named = objects is not None
@@ -67,19 +66,19 @@ class Archive:
         self._packs = packs
         self._reader = reader
         self._last: dict[PackPlace, WholeRun] = {}
-        """What was read last, since a long run is read by the page."""
+        """The runs read last, since a long run is read page by page."""
 
     @property
     def _named(self) -> Objects:
-        """JournalError if where they lie was not said. Another process may have begun an archive since."""
+        """JournalError if no archive was named. Another process may have begun one since."""
         if self._objects is None:
             raise archive_unnamed(self._journal)
         return self._objects
 
     async def check(self, *, must_answer: bool = False) -> None:
-        """Raises JournalError if runs lie in an archive that is not this one. One that is away is not doubted.
+        """Raises JournalError if the runs are in another archive than this one. An unavailable archive is trusted.
 
-        ``must_answer``: ArchiveAway if it is.
+        ``must_answer``: raises ArchiveAway if it is unavailable.
         """
         for _ in range(_TRIES):
             name = await self._packs.newest()
@@ -88,21 +87,21 @@ class Archive:
             try:
                 await self._named.get_spans(name, [(0, 1)])
             except ObjectMissing:
-                continue  # it was written anew since, or never lay here
+                continue  # it has been rewritten since, or was never here
             except ArchiveAway:
                 if must_answer:
                     raise
             return
         raise JournalError(
-            f"the runs that have left the journal do not lie in {self._named.where}: name the archive they are in"
+            f"the runs that have left the journal are not in {self._named.where}: name the archive that they are in"
         )
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def pack(self, age: float, *, waits: bool) -> int:
-        """Takes runs in that ended longer ago than that, and returns how many.
+        """Archives the runs that ended longer ago than that, and returns how many.
 
-        ``waits``: a few wait for others, for a while.
+        ``waits``: if only a few are due, they wait for others for a while.
         """
         count = 0
         while True:
@@ -118,10 +117,10 @@ class Archive:
                 return count
 
     async def clean(self) -> None:
-        """Erases what was forgotten from the packs, and the objects of packs that are gone."""
+        """Erases forgotten runs from the packs, and the objects of packs that are gone."""
         await self._packs.give_up_stale(_STALE_SECONDS)
         for name in await self._packs.listed("dirty"):
-            await self._write_anew(name)
+            await self._rewrite(name)
         for name in await self._packs.listed("gone"):
             await self._erase(name)
 
@@ -157,12 +156,12 @@ class Archive:
             raise JournalError(f"{self._named.where} does not give back what was written to it: pack {pack.name}")
         if await self._packs.keep(pack.name, pack.places, len(pack.data), instead_of):
             return True
-        # Somebody has forgotten a run of it meanwhile; the others are taken in the next time.
+        # A run of it was forgotten meanwhile; the others are archived the next time.
         await self._packs.give_up(pack.name)
         await self._erase(pack.name)
         return False
 
-    async def _write_anew(self, name: str) -> None:
+    async def _rewrite(self, name: str) -> None:
         for _ in range(_TRIES):
             places = await self._packs.in_pack(name)
             if not places:
@@ -172,10 +171,10 @@ class Archive:
                 data = await self._named.get(name)
             except ObjectMissing:
                 if not await self._packs.in_pack(name):
-                    continue  # another process has written it anew
+                    continue  # another process has rewritten it
                 raise
             if digest_of(data) != name:
-                raise JournalError(f"{self._named.where} has another object in the place of pack {name}")
+                raise JournalError(f"{self._named.where} has another object under the name of pack {name}")
             entries = [(each.run_key, each.run_id, data[each.start : each.start + each.size]) for each in places]
             if await self._keep(make_pack(entries, secrets.token_bytes(NONCE_BYTES)), name):
                 return
@@ -183,15 +182,15 @@ class Archive:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def read(self, run_ids: Sequence[str]) -> dict[str, WholeRun]:
-        """Those of the runs that lie here, by id."""
+        """Those of the runs that are here, by id."""
         missing: ObjectMissing | None = None
         for _ in range(_TRIES):
             places = await self._packs.places(run_ids)
             try:
                 return {run.run_id: run for run in await self._read(places)}
-            except ObjectMissing as error:  # it was written anew since
+            except ObjectMissing as error:  # it has been rewritten since
                 missing = error
-        raise JournalError(f"the index says that a run is where it is not: {missing}") from missing
+        raise JournalError(f"a run is missing where the index says it is: {missing}") from missing
 
     async def _read(self, places: Sequence[PackPlace]) -> Iterable[WholeRun]:
         last = self._last
@@ -220,16 +219,16 @@ def _neighbours(run: Due) -> tuple[str, str, int]:
     return run.principal or "", run.thread_id, run.key
 
 
-# -- a store's reader, and behind it the archive for what the store has no records of any more -------------------------
+# -- a store's reader, and behind it the archive for runs that have left the store -------------------------------------
 
 
 _EMPTIED = ("signature", "detail", "result", "error")
-"""What the rows of calls in archived runs have lost."""
+"""Columns that are empty in the rows of archived runs' calls."""
 
 
 class ArchivedReader:
-    """What ``StoreReader`` says, of all runs of the journal. The store is asked first, since a run leaves it for the archive
-    and never comes back; so a run that it knows and has no records of lies there.
+    """Like ``StoreReader``, for all runs of the journal. The store is asked first, since a run moves from it to the archive
+    and never back: a run that the store knows but has no records of is in the archive.
     """
 
     def __init__(self, store: StoreReader, archive: Archive) -> None:
@@ -301,7 +300,7 @@ class ArchivedReader:
 
 
 def _filled(call: Call, whole: WholeCall) -> Call:
-    """The call with what its row has not any more. What its row has was said later."""
+    """The call with what its row no longer has. What the row still has is newer than the pack."""
     packed = whole if whole.result is None else whole._replace(result=codec.decode(whole.result))
     return msgspec.structs.replace(call, **_lost(call, packed))
 

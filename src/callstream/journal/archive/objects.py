@@ -1,4 +1,4 @@
-"""Where packs lie: objects with names, in a folder here or in a bucket (``s3``)."""
+"""Where packs are stored: objects with names, in a local folder or in a bucket (``s3``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class ArchiveAway(StoreAway):
-    """The archive cannot be reached just now; the index can."""
+    """The archive cannot be reached at the moment, while the index can."""
 
 
 class ObjectMissing(JournalError):
@@ -31,22 +31,22 @@ class Objects(Protocol):
     where: str
 
     async def put(self, name: str, data: bytes) -> None:
-        """Durable when it returns. No reader sees a part of it."""
+        """The object is durable when this returns. No reader ever gets a part of it."""
 
     async def get(self, name: str) -> bytes:
         """Raises ObjectMissing."""
         ...
 
     async def get_spans(self, name: str, spans: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """Parts of an object, each from a byte on and so many bytes long. Raises ObjectMissing."""
+        """Parts of an object, each given by its first byte and its length. Raises ObjectMissing."""
         ...
 
     async def delete(self, name: str) -> None:
-        """With all that an interrupted ``put`` may have left of it. It need not be there."""
+        """Also deletes what an interrupted ``put`` may have left. The object need not exist."""
 
 
 class Folder:
-    """See ``Objects``: a file each, in 256 folders by the beginnings of their names."""
+    """See ``Objects``: a file for each, in 256 folders by the beginnings of their names."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -105,7 +105,7 @@ class Folder:
 
 
 def _sync(folder: Path) -> None:
-    """Has the names in a folder on the disk."""
+    """Makes sure that the names in a folder are on the disk."""
     if os.name == "nt":
         return  # where a folder cannot be opened, and names are written with their files
     opened = os.open(folder, os.O_RDONLY)

@@ -25,7 +25,7 @@ _MISSING = (NotFoundError, FileNotFoundError)  # obstore raises Python's own
 
 
 class Bucket:
-    """See ``Objects``. Who asks is in the environment, as for Amazon's own programs: ``AWS_ACCESS_KEY_ID``, …, or a role."""
+    """See ``Objects``. Credentials come from the environment, as for Amazon tools: ``AWS_ACCESS_KEY_ID``, …, or a role."""
 
     def __init__(self, bucket: str, prefix: str, options: Mapping[str, str]) -> None:
         if unknown := sorted(options.keys() - set(_OPTIONS)):
@@ -86,5 +86,5 @@ class Bucket:
 
 
 def _line(error: Exception) -> str:
-    """What it says, without the pages that follow."""
+    """The first line of its text, without the pages that follow."""
     return str(error).strip().partition("\n")[0]

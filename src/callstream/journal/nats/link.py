@@ -1,4 +1,4 @@
-"""The way to NATS JetStream: where it is, whether it keeps what it acknowledges, and what it is asked for."""
+"""Access to NATS JetStream: its address, whether it keeps what it acknowledges, and the requests to it."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _REPLICAS = 3
 _CONNECT_SECONDS = 10.0
 _AGAIN_SECONDS = 0.1
 _ANSWER_SECONDS = 2.0
-"""After that the leader is thought to be gone: another is asked, and in a moment there is one."""
+"""After that the leader is assumed to be gone. There will soon be another, which is asked instead."""
 _PULSE_SECONDS = 2
 _RECONNECTING: dict[str, Any] = {"reconnect_time_wait": 0.2, "max_reconnect_attempts": -1}
 _OLDEST = (2, 11)
-"""Of the server: it gives many messages for one request since then."""
+"""The oldest version of the server: since then one request can return many messages."""
 _PAGE = 500
 _PAGE_BYTES = 8 * 1024 * 1024
 _AROUND = 4096
-"""Of a message, for its headers."""
+"""Bytes of a message that are reserved for its headers."""
 _BYTES_A_CHARACTER = 4
 
 _WRONG_LAST = (10071, 10164)
-"""The last message is another than was expected; or one that is being written may become it."""
+"""The last message is not the expected one; or one that is being written may become the last."""
 _NO_MESSAGE = 10037
 _NO_STREAM = 10059
 _STREAM_TAKEN = 10058
@@ -58,13 +58,13 @@ _STREAMS = "callstream.streams"
 _JOURNAL = "callstream.journal"
 
 Feed: TypeAlias = Callable[[int, int, bytes], None]
-"""Called with a message's place, the place of the one before it on its subject, and what it holds."""
+"""Called with a message's place, the place of the one before it on its subject, and its content."""
 
 
 class NatsAddress(msgspec.Struct, frozen=True):
-    """Where the log is. ``is_strict``: what is acknowledged has to be on the disks of a majority of three servers.
+    """Where the log is. ``is_strict``: acknowledged messages have to be on the disks of a majority of three servers.
 
-    ``streams``: over so many the processes are spread, each with a leader of its own.
+    ``streams``: the number of streams over which processes are spread, each with a leader of its own.
     """
 
     servers: tuple[str, ...]
@@ -81,11 +81,11 @@ class NatsAddress(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """Of the streams."""
+        """The names of the streams."""
         return [self._name(number) for number in range(self.streams)]
 
     def stream_of(self, writer: str) -> str:
-        """The stream of a writer, by a hash of its name: always the same, for every process."""
+        """The stream of a writer, by a hash of its name: the same one at all times and for every process."""
         return self._name(zlib.crc32(writer.encode()) % self.streams)
 
     def _name(self, number: int) -> str:
@@ -98,7 +98,7 @@ class NatsAddress(msgspec.Struct, frozen=True):
 
 
 def nats_address(options: Mapping[str, str]) -> NatsAddress:
-    """From what the journal's URL says: ``log``, ``log_stream``, ``log_streams``, ``log_durability``, ``log_monitor``,
+    """From options of the journal's URL: ``log``, ``log_stream``, ``log_streams``, ``log_durability``, ``log_monitor``,
     ``log_creds``.
     """
     if unknown := options.keys() - _OPTIONS:
@@ -173,7 +173,7 @@ class _Message(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """What of JetStream's answers counts here."""
+    """The parts of JetStream's answers that are used here."""
 
     error: _Error | None = None
     seq: int = 0
@@ -186,11 +186,11 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 class _NoLeader(StoreAway):
-    """No server listens to what was asked."""
+    """No server listens on the subject of the request."""
 
 
 class NatsLink:
-    """One connection, made again by the client when it breaks. ``broke`` is called when messages may have been missed."""
+    """One connection, which the client restores when it breaks. ``broke`` is called when messages may have been missed."""
 
     def __init__(self, address: NatsAddress, patience: float) -> None:
         self._address = address
@@ -201,7 +201,7 @@ class NatsLink:
         self._breaks = 0
         self._tls: ssl.SSLContext | None = None
         self._handshakes = 0
-        self._has_told = False
+        self._has_warned = False
 
     async def open(self, journal_id: str, broke: Callable[[], object]) -> None:
         self._client = None
@@ -225,7 +225,7 @@ class NatsLink:
 
     @property
     def room(self) -> int:
-        """How many characters surely fit into a message."""
+        """How many characters are certain to fit into a message."""
         largest = self._client.max_payload if self._client is not None else 0
         return (largest - _AROUND) // _BYTES_A_CHARACTER
 
@@ -235,9 +235,9 @@ class NatsLink:
         return f"{self._address.stream_of(writer)}.log.{writer}"
 
     async def publish(self, writer: str, message: bytes, expected: int | None) -> int:
-        """Adds a message to what that writer has, and returns its place, once it is kept.
+        """Adds a message of that writer, and returns its place once it is stored.
 
-        ``expected``: the place of the last one there; Stale if that is another.
+        ``expected``: the place of the writer's last message; Stale if another is the last.
         """
         headers = None if expected is None else {"Nats-Expected-Last-Subject-Sequence": str(expected)}
         answer = await self._request(self.subject(writer), message, headers, known=_WRONG_LAST)
@@ -246,14 +246,14 @@ class NatsLink:
         return answer.seq
 
     async def last(self, writer: str) -> int:
-        """The place of the last message of that writer, 0 if there is none. The stream's leader says it."""
+        """The place of the last message of that writer, 0 if there is none. The stream's leader is asked."""
         wanted = {"last_by_subj": self.subject(writer)}
         answer = await self._ask("STREAM.MSG.GET", self._address.stream_of(writer), wanted, known=(_NO_MESSAGE,))
         return answer.message.seq if answer.message else 0
 
     async def read(self, writer: str, place: int) -> list[tuple[int, bytes]]:
-        """The next messages of that writer from that place on, with their places. Any server may say it, so some may be
-        missing that came a moment ago.
+        """The next messages of that writer from that place on, with their places. Any server may answer, so the most recent
+        ones may be missing.
         """
         wanted = {"seq": place, "next_by_subj": self.subject(writer), "batch": _PAGE, "max_bytes": _PAGE_BYTES}
         client = self._connected()
@@ -278,7 +278,7 @@ class NatsLink:
                 await answers.unsubscribe()
 
     async def listen(self, writer: str, feed: Feed) -> Subscription:
-        """Has what that writer adds from now on given to ``feed`` when it is kept."""
+        """Has each message that this writer adds from now on given to ``feed`` when it is stored."""
 
         async def take(message: Msg) -> None:
             headers = message.headers or {}
@@ -296,7 +296,7 @@ class NatsLink:
         return sum([(await self._state(name)).bytes for name in self._address.names])
 
     async def writers(self) -> dict[str, int]:
-        """Who has messages, and a place that none of them is after."""
+        """The writers that have messages, each with a place after which it has none."""
         found: dict[str, int] = {}
         for name in self._address.names:
             state = await self._state(name)
@@ -309,7 +309,7 @@ class NatsLink:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def _check_credentials(self) -> None:
-        """A server that asks for none would not show that they cannot be read."""
+        """Reads the credentials, because a server that asks for none would not show that they cannot be read."""
         try:
             if self._address.credentials is not None:
                 Path(self._address.credentials).read_bytes()
@@ -338,11 +338,11 @@ class NatsLink:
                     reconnected_cb=self._reconnected,
                 ),
                 min(_CONNECT_SECONDS, max(self._patience, 1.0)),
-                self._tell_waiting,
+                self._warn_of_waiting,
             )
         except TimeoutError as error:
             await _close(client)
-            raise StoreAway(f"{self.where} is away: nobody has answered: {_said(client.last_error)}") from error
+            raise StoreAway(f"{self.where} is away: no server has answered: {_said(client.last_error)}") from error
         except (nats.errors.Error, OSError, ValueError) as error:
             await _close(client)
             raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
@@ -358,13 +358,13 @@ class NatsLink:
                 f"{version.major}.{version.minor}"
             )
 
-    def _tell_waiting(self) -> None:
-        if not self._has_told:
-            self._has_told = True
+    def _warn_of_waiting(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("the journal is not open yet, waiting for %s", self.where)
 
     async def _disconnected(self) -> None:
-        """What was being asked on that connection is never answered."""
+        """Requests under way on that connection will never be answered."""
         self._breaks += 1
         for asking in self._asking:
             asking.cancel()
@@ -372,14 +372,14 @@ class NatsLink:
     async def _reconnected(self) -> None:
         if self._is_bare():
             _log.error(
-                "%s has come back without TLS: what it would get goes to the index until this process is restarted",
+                "%s has come back without TLS: pieces go to the index until this process is restarted",
                 self.where,
             )
             await self.close()
         self._broke()
 
     def _is_bare(self) -> bool:
-        """Whether the last connection was made without TLS though it should have it: the client lets the server decide."""
+        """Whether the last connection was made without TLS although it was asked for: the client lets the server decide."""
         if self._tls is None:
             return False
         before, self._handshakes = self._handshakes, self._tls.session_stats()["connect_good"]
@@ -390,12 +390,12 @@ class NatsLink:
             answer = await self._ask("STREAM.INFO", name, {}, known=(_NO_STREAM,))
         except _NoLeader as error:
             raise JournalError(
-                f"{self.where} could not be used: its server has no JetStream, or none that has a leader; a server "
-                "has it with `jetstream {}` in its configuration, or `nats-server --jetstream`"
+                f"{self.where} could not be used: its server has no JetStream, or none with a leader; enable it with "
+                "`jetstream {}` in the server's configuration, or `nats-server --jetstream`"
             ) from error
         found = (answer if answer.error is None else await self._create_stream(name)).config or _Config()
         if found.subjects != [f"{name}.log.*"] or not found.allow_direct or found.republish is None:
-            raise JournalError(f"{self.where} is another program's: name another one with log_stream=")
+            raise JournalError(f"{self.where} is another program's: name a different one with log_stream=")
         if (streams := found.metadata.get(_STREAMS)) != str(self._address.streams):
             raise JournalError(
                 f"{self.where} is spread over {streams or 'no known number of'} streams: expected log_streams={streams} in "
@@ -403,8 +403,8 @@ class NatsLink:
             )
         if found.metadata.get(_JOURNAL, self._journal_id) != self._journal_id:
             raise JournalError(
-                f"{self.where} is another journal's log: name another one with log_stream=, or delete the stream {name} if "
-                "that journal is gone"
+                f"{self.where} is another journal's log: name another one with log_stream=, or delete the stream {name} "
+                "if that journal is gone"
             )
         if self._address.is_strict and (found.num_replicas < _REPLICAS or found.storage != "file"):
             raise self._not_durable(
@@ -416,9 +416,9 @@ class NatsLink:
         answer = await self._ask("STREAM.CREATE", name, self._stream(name, _REPLICAS), known=known)
         if answer.error is not None and answer.error.err_code in _TOO_FEW_NODES:
             if self._address.is_strict:
-                raise self._not_durable(f"it has not {_REPLICAS} servers ({answer.error})")
+                raise self._not_durable(f"it does not have {_REPLICAS} servers ({answer.error})")
             answer = await self._ask("STREAM.CREATE", name, self._stream(name, 1), known=(_STREAM_TAKEN,))
-        # Where it is taken, another process was quicker.
+        # If it is taken, another process was quicker.
         return answer if answer.error is None else await self._ask("STREAM.INFO", name, {})
 
     def _stream(self, name: str, replicas: int) -> dict[str, Any]:
@@ -436,7 +436,7 @@ class NatsLink:
         }
 
     async def _check_disks(self) -> None:
-        """Whether each server has written to its disk what it acknowledges. Only its monitoring address tells."""
+        """Checks that servers have on disk what they acknowledge. Only a server's monitoring address shows that."""
         seen = await asyncio.gather(*(asyncio.to_thread(_syncs_always, url) for url in self._address.monitors))
         found = dict(zip(self._address.monitors, seen, strict=True))
         for url, always in found.items():
@@ -445,15 +445,15 @@ class NatsLink:
         silent = [url for url, always in found.items() if always is None]
         if len(silent) >= (len(found) + 1) // 2:
             raise JournalError(
-                f"{', '.join(silent)} do{'es' if len(silent) == 1 else ''} not answer, so it cannot be seen whether "
+                f"{', '.join(silent)} do{'es' if len(silent) == 1 else ''} not answer, so it is not known whether "
                 f"{self.where} has what it acknowledges on disk: expected the monitoring addresses of a majority of its "
-                "servers. Either the servers are away, or they are watched elsewhere (log_monitor=)"
+                "servers. Either the servers are away, or their monitoring addresses are others (log_monitor=)"
             )
 
     def _not_durable(self, why: str) -> JournalError:
         return JournalError(
             f"{self.where} may lose what it has acknowledged: {why}. Expected three servers with `jetstream {{ "
-            "sync_interval: always }`. log_durability=relaxed in the journal's URL uses it all the same"
+            "sync_interval: always }`. With log_durability=relaxed in the journal's URL it is used nevertheless"
         )
 
     # -- asking --------------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ class NatsLink:
     async def _request(
         self, subject: str, message: bytes, headers: dict[str, str] | None, *, known: Container[int]
     ) -> _Answer:
-        """What JetStream answers. ``known``: the errors that the answer may hold; others are raised."""
+        """JetStream's answer. ``known``: the errors that it may hold; others are raised."""
         client = self._connected()
         with self._failing():
             answer = await self._answer(client.request(subject, message, timeout=self._seconds(), headers=headers))
@@ -508,30 +508,30 @@ class NatsLink:
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise StoreAway(f"{self.where} is away: {type(error).__name__}: {error}") from error
         except (msgspec.DecodeError, KeyError, ValueError) as error:
-            raise JournalError(f"{self.where} has given an answer that is none: {error}") from error
+            raise JournalError(f"{self.where} has given an answer that cannot be read: {error}") from error
 
 
 def _said(error: Exception | None) -> str:
-    """Why the last attempt to connect has failed. What is too late has no text of its own."""
+    """Why the last attempt to connect has failed. A timeout has no text of its own."""
     if error is None or isinstance(error, TimeoutError):
-        return "a NATS server says at once what it is, and nothing has come"
+        return "a NATS server says at once what it is, and nothing has arrived"
     return str(error) or type(error).__name__
 
 
 async def _ignore(error: Exception) -> None:
-    """What goes wrong with a connection shows in what is asked for."""
+    """Failures of the connection show in the requests that they affect."""
 
 
-async def _in_time(connecting: Coroutine[Any, Any, None], seconds: float, tell: Callable[[], None]) -> None:
-    """As ``asyncio.wait_for``, also where a cancellation is lost: it is, if it comes when an attempt has just failed.
+async def _in_time(connecting: Coroutine[Any, Any, None], seconds: float, warn: Callable[[], None]) -> None:
+    """Like ``asyncio.wait_for``, but cancels again if a cancellation is lost, as happens when an attempt has just failed.
 
-    ``tell`` is called when it takes long.
+    ``warn`` is called if connecting takes long.
     """
     task = asyncio.ensure_future(connecting)
     soon = min(seconds, _ANSWER_SECONDS)
     try:
         if not (await asyncio.wait({task}, timeout=soon))[0]:
-            tell()
+            warn()
             if not (await asyncio.wait({task}, timeout=seconds - soon))[0]:
                 raise TimeoutError
         task.result()

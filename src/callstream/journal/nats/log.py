@@ -1,11 +1,11 @@
-"""The log in NATS JetStream: three servers, of which any may be lost.
+"""The log in NATS JetStream: three servers, any one of which may be lost.
 
-One message is what one batch of a process brings. Each process has a subject of its own, and every message says which one
-it expects to be the last there: so a message that was under way when its writer gave up, and one of a process whose runs
-were taken over, is refused (somebody has put an empty message behind what it knew).
+One message holds one batch of a process. Each process has a subject of its own, and every message names the one that it
+expects to be the last there. A new turn or a takeover begins with an empty message on the writer's subject; so a message
+that was still under way when its writer gave up is refused, and so is every message of a process whose runs were taken over.
 
-A process reads its own runs from memory. Of others it reads all that the owner of a run has in the log, once, and hears from
-then on what comes, as long as a run of that process is followed here.
+A process reads its own runs from memory. To read another's, it reads once everything that the run's owner has in the log,
+and then gets what that owner adds, as long as one of its runs is followed here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from callstream.journal.store import StoreAway
 from callstream.journal.writer import Heard, Settle, Stale
 
 # -- messages of the log, and those of one writer sorted by run: pure --------------------------------------------------
-# A message is what one batch brings: a list of parts, one a run, each with the number of its first record, how many there
-# are, their time, and the records themselves as bytes, which are decoded when the run is read. An empty message adds
-# nothing: it takes the writer's turn.
+# A message holds one batch: a list of parts, one per run, each with the number of its first record, how many there are,
+# their time, and the records themselves as bytes, which are decoded when the run is read. An empty message adds nothing:
+# it takes the writer's turn.
 
 
 class _RunPart(NamedTuple):
@@ -55,7 +55,7 @@ _body_decoder = msgspec.msgpack.Decoder(list[_Columns])
 
 
 def parts_of(records: Sequence[RecordColumns]) -> list[_RunPart]:
-    """The records of a batch, those of one run together and in order, as parts."""
+    """The records of a batch as parts. Those of one run have to be adjacent and in order."""
     parts: list[_RunPart] = []
     columns: list[_Columns] = []
     begin = end = (-1, 0, 0)  # run, number, time
@@ -81,7 +81,7 @@ def pack(parts: Iterable[_RunPart]) -> bytes:
 
 
 def unpack(message: bytes) -> list[_RunPart]:
-    """Raises msgspec.DecodeError for what is no such message."""
+    """Raises msgspec.DecodeError for anything that is not such a message."""
     if not message:
         return []
     return [
@@ -100,7 +100,7 @@ def _first(kept: _Kept) -> int:
 
 
 class WriterView:
-    """What one writer has appended, as far as it is needed: all of it up to the message at ``until``.
+    """What one writer has appended, as far as it is needed here: every message up to the one at ``until`` has been seen.
 
     A place is the number that the engine has given to a message.
     """
@@ -112,16 +112,16 @@ class WriterView:
         self._only: frozenset[int] | None = None
 
     def narrow(self, keys: Iterable[int]) -> None:
-        """From now on there are those runs only."""
+        """Keeps only those runs from now on."""
         self._only = frozenset(keys)
         self._runs = {key: kept for key, kept in self._runs.items() if key in self._only}
 
     def has(self, key: int) -> bool:
-        """Whether the run would be here."""
+        """Whether records of that run are kept here."""
         return self._only is None or key in self._only
 
     def add(self, place: int, parts: Iterable[_RunPart], at: float) -> None:
-        """Takes the next message, unless it is here already."""
+        """Adds the next message, unless it has been added already."""
         if place > self.until:
             self.until = place
             for part in parts:
@@ -134,7 +134,7 @@ class WriterView:
         return (kept[-1].part.last, kept[-1].part.at_ms) if kept else None
 
     def read(self, key: int, after: int, limit: int | None) -> list[RecordColumns]:
-        """The first so many records of the run after that number."""
+        """Up to ``limit`` records of the run after that number."""
         kept = self._runs.get(key, [])
         found: list[RecordColumns] = []
         for part, _, _ in kept[max(0, bisect_right(kept, after, key=_first) - 1) :]:
@@ -163,12 +163,12 @@ class WriterView:
         self._runs = {key: kept for key, kept in runs.items() if kept}
 
     def age(self, now: float) -> float:
-        """Seconds since the oldest of what is here was added. May be asked in any thread."""
+        """Seconds since the oldest part here was added. May be called in any thread."""
         return now - min((kept[0].at for kept in list(self._runs.values())), default=now)
 
     @property
     def oldest(self) -> int:
-        """The place of the first message that is needed; of the last one, if none is."""
+        """The place of the first message that is still needed; of the last one, if none is."""
         return min((kept[0].place for kept in self._runs.values()), default=self.until)
 
 
@@ -181,7 +181,7 @@ def records_of(part: _RunPart) -> list[RecordColumns]:
 
 
 SETTLE_SECONDS = 300.0
-"""How long pieces of a run that goes on may lie in the log, and with them those of runs that have ended or were erased."""
+"""How long pieces of a live run may stay in the log. Messages with pieces of ended or erased runs may stay as long."""
 _UNUSED_SECONDS = 60.0
 _CHECK = "check"
 _LAGGING = 50
@@ -224,10 +224,10 @@ class NatsLog:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def take_turn(self) -> None:
-        """What was under way and is in the log now comes before the turn, so it is read here."""
+        """Appends that were under way and have arrived are in the log before the turn's message, so they are read here."""
         place = await self._link.publish(self._writer, b"", None)
         if not self._own.until:
-            self._own.until = place  # nobody has had this name before
+            self._own.until = place  # the name is new, so nothing comes before
         await self._read_on(self._own, self._writer, place)
 
     async def append(self, records: Sequence[RecordColumns]) -> None:
@@ -268,19 +268,19 @@ class NatsLog:
         try:
             parts = unpack(message)
         except msgspec.DecodeError:
-            return  # its readers are told
+            return  # whoever reads it gets the error
         view = self._views.get(name)
         follows = view is not None and view.until == before
         if view is not None and follows:
             view.add(place, parts, time.monotonic())
-        # One that takes a turn comes after a break, in which something may have been kept of which nobody was told.
+        # An empty message takes a turn after a break: records may have been stored meanwhile without a notice.
         self._heard([(part.key, partial(records_of, part)) for part in parts] if parts and follows else None)
 
     def _broke(self) -> None:
         self._heard(None)
 
     async def _view(self, writer: str, keys: Collection[int]) -> WriterView:
-        """All that the writer has in the log at this moment of those runs."""
+        """Everything that the writer has in the log about those runs at this moment."""
         name = _token(writer)
         if name == self._writer:
             return self._own
@@ -292,7 +292,7 @@ class NatsLog:
         return view
 
     async def _read_on(self, view: WriterView, name: str, until: int) -> None:
-        """Reads what comes after what is known, to that message. A server may not have it yet."""
+        """Reads the messages after those known, up to that one. A server may not have it yet."""
         for _ in range(_LAGGING):
             while view.until < until and (found := await self._link.read(name, view.until + 1)):
                 now = time.monotonic()
@@ -300,16 +300,16 @@ class NatsLog:
                     try:
                         view.add(place, unpack(message), now)
                     except msgspec.DecodeError as error:
-                        raise JournalError(f"{self.where} has a message at {place} that is none of ours") from error
+                        raise JournalError(f"{self.where} has a message at {place} that is not Callstream's") from error
             if view.until >= until:
                 return
             await asyncio.sleep(_LAG_SECONDS)
-        raise StoreAway(f"{self.where} has not yet what it has acknowledged")
+        raise StoreAway(f"{self.where} does not have everything yet that it has acknowledged")
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
     async def erase(self, run_keys: Collection[int]) -> None:
-        """The room is given back when no other run needs the same messages."""
+        """The room is freed when no other run needs the same messages."""
         for view in (self._own, *self._views.values()):
             view.erase(run_keys)
 
@@ -328,7 +328,7 @@ class NatsLog:
         await self._trim_others({_token(writer): keys for writer, keys in followed.items()})
 
     async def _trim_others(self, followed: Mapping[str, Collection[int]]) -> None:
-        """What other writers have is kept for a minute, and then what is followed of it."""
+        """Keeps other writers' messages for a minute, and after that only those of followed runs."""
         for name in self._feeds.keys() - followed.keys():
             await self._feeds.pop(name).unsubscribe()
         since = time.monotonic() - _UNUSED_SECONDS
@@ -358,5 +358,5 @@ class NatsLog:
 
 
 def _token(writer: str) -> str:
-    """A writer's name may hold anything; that of a subject may not."""
+    """A name for subjects: a writer's name may contain anything, a subject's may not."""
     return hashlib.blake2s(writer.encode(), digest_size=12).hexdigest()

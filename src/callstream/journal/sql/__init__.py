@@ -1,5 +1,5 @@
-"""The journal in a database that speaks SQL. What databases have in common is here; what differs are the named queries of a
-dialect, in its .sql files, and how a connection is used (``session``). A query has the same name in each dialect.
+"""The journal in an SQL database. What databases have in common is here. They differ in the named queries of a dialect, in
+its .sql files, and in how a connection is used (``session``). A query has the same name in each dialect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def queries(dialect: Dialect) -> Mapping[str, str]:
 
 
 def schema(dialect: Dialect, version: int) -> str:
-    """The statements that bring a store from the version before to this one."""
+    """The statements that bring a store from the previous version to this one."""
     return _text(dialect, f"schema_{version}.sql")
 
 

@@ -1,4 +1,4 @@
-"""What is read of a journal in a database."""
+"""Reading a journal in a database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from callstream.journal.whole import RunSize, WholeRun, whole_runs
 
 
 class RunHead(NamedTuple):
-    """What never changes of a run."""
+    """What never changes about a run."""
 
     key: int
     started_at: float
@@ -24,8 +24,8 @@ class RunHead(NamedTuple):
 class SqlReader:
     """See ``StoreReader``.
 
-    ``remembered``: heads of runs, so that a live follower asks one question a page. Only for a database that never gives
-    a run's key to another run.
+    ``remembered``: heads of runs, so that a live follower needs one query per page. Only for a database that never reuses
+    the key of a run.
     """
 
     def __init__(self, database: Database, remembered: Heads[RunHead] | None = None) -> None:
@@ -110,7 +110,7 @@ class SqlReader:
             known = head is not None and head.key == key
             head = RunHead(key, started_at)
             if remembered is not None:
-                # Before the log is read: a notice that comes after this finds its run.
+                # Before the log is read, so that a notice that comes after it finds its run.
                 remembered.remember(run_id, head)
             if known and last_seq <= after:
                 return Page([], bool(ended))
@@ -141,7 +141,7 @@ async def _folded_page(
             return Folded(*inside)
     rows = await session.rows("read_archive", run_key=key, after=after, limit=limit)
     if not rows and after < last_seq:
-        return None  # it was erased meanwhile, or lies in a pack
+        return None  # it was erased meanwhile, or is in a pack
     records = [record_of(run_id, started_at, row) for row in rows]
     return Page(records, not records or records[-1].seq == last_seq, compacted=True)
 

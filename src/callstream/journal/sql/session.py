@@ -1,4 +1,4 @@
-"""A database as the journal uses it: how connections are come by, and what they are asked."""
+"""A database as the journal uses it: how connections are obtained, and what they are asked."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Rows: TypeAlias = Sequence[tuple[Any, ...]]
 
 
 class Session(ABC):
-    """A connection while it is used. Queries are asked for by their names, with their arguments by theirs.
+    """A connection while it is in use. Queries are called by name, with named arguments.
 
-    In the middle of a transaction it is ``Tables``.
+    Within a transaction it is ``Tables``.
     """
 
     def __init__(self, sql: Mapping[str, str]) -> None:
@@ -30,7 +30,7 @@ class Session(ABC):
 
     @abstractmethod
     async def fetch(self, text: str, values: Mapping[str, Any]) -> Rows:
-        """What a query gives that is not a named one as it stands."""
+        """The rows of a query given as text, which may be a named one that was completed."""
 
     @abstractmethod
     async def run(self, query: str, **values: Any) -> int:
@@ -38,11 +38,11 @@ class Session(ABC):
 
     @abstractmethod
     async def run_many(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
-        """A query whose arguments have places instead of names, once for each row."""
+        """Runs a query with positional arguments once for each row."""
 
     @abstractmethod
     async def upgrade(self, version: int) -> None:
-        """Brings the schema from the version before to this one."""
+        """Brings the schema from the previous version to this one."""
 
     @abstractmethod
     async def read_whole(self, run_ids: Sequence[str], merged: bool) -> list[Record]:
@@ -53,7 +53,7 @@ class Session(ABC):
         """See ``Tables``."""
 
     def snapshot(self) -> AbstractAsyncContextManager[Any]:
-        """Within it, all answers are of one moment."""
+        """Within it, all queries see the same moment."""
         return nullcontext()
 
     async def rows(self, query: str, **values: Any) -> Rows:
@@ -94,7 +94,9 @@ class Session(ABC):
         return await self.rows("events_of_run", run_keys=run_keys)
 
     async def orphans(self, writer: str, limit: int, run_id: str | None = None, after: int = 0) -> Iterable[Owned]:
-        """First the dead lose their turns: what they had under way is done then, and what comes later is refused."""
+        """First the dead writers are fenced: any batch they had under way is finished by then, and any later one is
+        refused. Only after that are their runs read.
+        """
         dead = [name for (name,) in await self.rows("fence_dead", writer=writer, limit=limit)]
         if not dead:
             return []
@@ -138,7 +140,7 @@ def _held(row: Sequence[Any]) -> Held:
 
 
 class Database(ABC):
-    """Where sessions are come by. All but ``read`` is used where the store is."""
+    """Gives out sessions. Everything but ``read`` is used only where the store is."""
 
     where: str
 
@@ -154,15 +156,15 @@ class Database(ABC):
 
     @abstractmethod
     def writing(self, *, durable: bool = False, erasing: bool = False) -> AbstractAsyncContextManager[Session]:
-        """A transaction. Whatever goes wrong, nothing is kept.
+        """A transaction. If anything goes wrong, nothing is kept.
 
-        ``durable``: it is on the disk when it is done, whatever is said of others. ``erasing``: what it deletes is
-        overwritten, if the database can do that.
+        ``durable``: once committed it is on the disk, whatever the setting for other transactions. ``erasing``: deleted
+        content is overwritten, if the database can do that.
         """
 
     @abstractmethod
     async def give_back(self) -> None:
-        """Room that is not needed any more goes back to the disk."""
+        """Returns room that is no longer needed to the disk."""
 
     async def ask(self, query: str, **values: Any) -> Rows:
         async with self.asking() as session:
@@ -174,6 +176,6 @@ class Database(ABC):
             return await session.run(query, **values)
 
     async def read(self, work: Callable[..., Coroutine[Any, Any, _T]], *args: Any) -> _T:
-        """Awaits work with a session that is only read by, wherever the reader may be used."""
+        """Awaits work with a session that is used for reading only, wherever the reader may be used."""
         async with self.asking() as session:
             return await work(session, *args)

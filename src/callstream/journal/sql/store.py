@@ -1,4 +1,4 @@
-"""A store in a database, but for how a batch is committed there and how it is known that another process has written."""
+"""A store in a database, except how a batch is committed there, and how writes of other processes are noticed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from callstream.journal.writer import Committed, Stale, Writer, process_is_gone
 
 
 class _Changed(Exception):
-    """A run is not where it was."""
+    """A run is no longer where it was."""
 
 
 class SqlPacks:
-    """See ``Packs``. An object is deleted when the database says so for good: what it says of packs is on its disk before
-    anything follows from it, where other things are written without that, too.
+    """See ``Packs``. Objects are deleted on the word of the database, so every change to packs is on its disk before
+    anything follows from it, even where other writes are less durable.
     """
 
     def __init__(self, database: Database, reader: SqlReader) -> None:
@@ -53,7 +53,7 @@ class SqlPacks:
         wanted = json_text([(place.run_key, place.run_id, place.start, place.size) for place in ordered])
         keys = [place.run_key for place in ordered]
         try:
-            # It may be forgotten when it is not here any more, so it is erased as what is forgotten is.
+            # A run may be forgotten once it is no longer here, so it is erased here as thoroughly as a forgotten one.
             async with self._database.writing(durable=True, erasing=True) as session:
                 pack = await session.row("keep_pack", name=name, runs=len(places), bytes=size)
                 if pack is None:
@@ -131,7 +131,9 @@ class SqlStore(ABC):
             raise
 
     async def _check_log(self) -> None:
-        """With the lease, so that ``note_log``, which looks the other way round, never misses this process."""
+        """Called with the lease held: ``note_log`` writes its note first and then looks at leases, so that one of the two
+        always notices the other.
+        """
         [(self.journal_id, noted)] = await self._database.ask("read_journal")
         try:
             check_log(self._writer, self.where, noted)
@@ -152,7 +154,7 @@ class SqlStore(ABC):
         warn_of_others(self.where, {name for name in others if not process_is_gone(name)})
 
     async def migrate(self) -> int:
-        """The lock is taken only if there is something to do."""
+        """Takes the lock only if there is something to do."""
         version = await self._version()
         if version >= SCHEMA_VERSION:
             return version
@@ -161,7 +163,7 @@ class SqlStore(ABC):
             version = await self._usable_version(session)
             if not version and (found := await session.row("foreign_table")) is not None:
                 raise JournalError(
-                    f"{self.where} could not be used: table {found[0]!r} already exists there, and is not Callstream's; "
+                    f"{self.where} could not be used: table {found[0]!r} already exists there and is not Callstream's; "
                     "a journal needs a file, a database or a schema of its own"
                 )
             for step in range(version + 1, SCHEMA_VERSION + 1):
@@ -178,7 +180,7 @@ class SqlStore(ABC):
     async def _usable_version(self, session: Session) -> int:
         """The version of the schema, 0 if there is none. Refuses one that this code cannot use."""
         [(has_schema,)] = await session.rows("has_schema")
-        # An empty table of that name is another program's; making our own beside it will be refused.
+        # An empty table of that name is another program's; creating our own beside it will be refused.
         version, oldest = (has_schema and await session.row("read_version")) or (0, 0)
         if version > SCHEMA_VERSION and oldest > SCHEMA_VERSION:
             raise JournalError(
@@ -231,7 +233,7 @@ class SqlStore(ABC):
     async def watch(self) -> None: ...
 
     async def _look(self, seen: dict[str, int]) -> dict[str, int]:
-        """Wakes the followers of runs to which other processes have written since; returns the last numbers of all these."""
+        """Wakes the followers of runs that other processes have written to since ``seen``; returns the new last numbers."""
         run_ids = list(self._followers.runs())
         found: dict[str, int] = dict(
             await self._database.ask("followed_runs", run_ids=run_ids, writer=self._writer.name)
@@ -246,7 +248,7 @@ class SqlStore(ABC):
             try:
                 return await self._writer.sweep(session, limit, time.time(), patience)
             except Stale as stale:
-                # An answer of another run came between; the next sweep finds the run again.
+                # Another run has answered one of the calls meanwhile; the next sweep finds the run again.
                 raise StoreAway(f"{self.where} changed while it was swept") from stale
 
     async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:

@@ -7,14 +7,14 @@ SELECT EXISTS (
     SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
     WHERE pg_namespace.nspname = '{name}' AND pg_class.relname = 'schema_version')
 
--- What would be in the way.
+-- A table that would be in the way.
 -- name: foreign_table
 SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace('{schema}') AND relname IN (
     'schema_version', 'lease', 'run', 'live', 'source', 'tool_call', 'record', 'archive', 'forgotten', 'pack', 'journal',
     'runs', 'calls', 'tool_arg_delta')
 ORDER BY relname LIMIT 1
 
--- One process at a time makes it. IF NOT EXISTS would need the right to make schemas even where this one is there.
+-- One process at a time creates the schema. IF NOT EXISTS would need the right to create schemas even if this one exists.
 -- name: lock_schema
 DO $create$
 BEGIN
@@ -47,7 +47,7 @@ INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
 VALUES ('writer:' || :writer, :writer, clock_timestamp(), clock_timestamp() + make_interval(secs => :ttl))
 ON CONFLICT (name) DO UPDATE SET renewed_at = excluded.renewed_at, expires_at = excluded.expires_at
 
--- Whether anything can be written: a lease that nobody asks for.
+-- Checks whether anything can be written: a lease that is never looked up.
 -- name: write_check
 INSERT INTO {schema}.lease (name, holder, renewed_at, expires_at)
 VALUES ('check:' || :writer, :holder, clock_timestamp(), clock_timestamp())
@@ -122,7 +122,7 @@ SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12
 INSERT INTO {schema}.record (run_key, seq, at_ms, source, call, kind, body) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT DO NOTHING
 
--- What a compacted or erased run had is in the archive, or nowhere. The others are not compacted meanwhile.
+-- Records of a compacted or erased run are in the archive, or nowhere. The lock keeps the others from being compacted.
 -- name: lock_live
 SELECT run_key FROM {schema}.live WHERE run_key = ANY(:run_keys::integer[]) ORDER BY run_key FOR SHARE
 
@@ -210,7 +210,7 @@ FROM {schema}.tool_call JOIN {schema}.run ON run.run_key = tool_call.run_key
 WHERE {where}
 ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT :limit
 
--- The epoch also rises where a process merely ends the run of a dead one.
+-- The epoch also rises when a process merely ends the run of a dead one.
 -- name: list_runs
 SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at,
        coalesce(run.last_seq, (SELECT seq FROM {schema}.last_record_1(run.run_key))),
@@ -259,7 +259,7 @@ FROM (
           SELECT FROM {schema}.lease
           WHERE lease.name = 'writer:' || live.writer
             AND (lease.expires_at >= clock_timestamp()
-                 -- While the server was down nobody could renew: a lease from before counts again from the restart.
+                 -- While the server was down no lease could be renewed, so older ones count again from the restart.
                  OR lease.renewed_at < pg_postmaster_start_time()
                     AND pg_postmaster_start_time() + (lease.expires_at - lease.renewed_at) >= clock_timestamp()))
     ORDER BY live.writer LIMIT :limit
@@ -369,7 +369,7 @@ WHERE run.run_key = (new.place ->> 0)::integer AND run.run_id = new.place ->> 1
 UPDATE {schema}.tool_call SET signature = NULL, detail = NULL, result = NULL, error = NULL
 WHERE run_key = ANY(:run_keys::integer[]) AND coalesce(signature, detail, result, error) IS NOT NULL
 
--- Nothing but a pack in which no run lies.
+-- Only a pack that holds no run.
 -- name: give_up_pack
 UPDATE {schema}.pack SET state = 'gone', changed_at = clock_timestamp()
 WHERE name = :name AND NOT EXISTS (SELECT FROM {schema}.run WHERE run.pack = pack.pack_key)
@@ -457,14 +457,14 @@ run.run_key IN (SELECT run_key FROM {schema}.live WHERE ended_at IS NULL)
 -- name: where_ended
 run.ended_at IS NOT NULL
 
--- There is an index of the beginnings, which never change; what ended before then began before then, too.
+-- The index is on the beginnings, which never change; a run that ended before then also began before then.
 -- name: where_ended_before
 run.started_at < :ended_before AND run.ended_at < :ended_before
 
 -- name: where_states
 tool_call.state = ANY(:states::text[])
 
--- No index is of these alone.
+-- There is no index on these alone.
 -- name: where_open
 true
 

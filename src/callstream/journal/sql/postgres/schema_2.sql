@@ -1,4 +1,4 @@
--- Schema 2: runs that lie in an archive. Their rows stay, and those of their calls, without what they say; the rest is gone.
+-- Schema 2: runs in an archive. Their rows stay, and so do those of their calls, without their contents; the rest is erased.
 
 -- The objects of the archive, from before they are written until after they are deleted.
 CREATE TABLE {schema}.pack (
@@ -11,7 +11,7 @@ CREATE TABLE {schema}.pack (
 );
 CREATE INDEX pack_work ON {schema}.pack (state) WHERE state <> 'kept';
 
--- Where a run lies, if it does not lie here. Neither a run's end nor its compaction changes what these indexes hold.
+-- The pack that a run is in, if it has left the tables. Neither a run's end nor its compaction changes these indexes.
 ALTER TABLE {schema}.run ADD COLUMN pack integer, ADD COLUMN pack_start integer, ADD COLUMN pack_size integer;
 CREATE INDEX run_unpacked ON {schema}.run (started_at) WHERE pack IS NULL;
 CREATE INDEX run_packed ON {schema}.run (pack) WHERE pack IS NOT NULL;

@@ -1,5 +1,5 @@
--- Schema 3: which journal this is, and which log lies beside it, if one does. Then pieces of runs are there and not here, and
--- without it no run may be taken for whole.
+-- Schema 3: which journal this is, and which log is beside it, if there is one. In that case pieces of runs are in that log,
+-- and without it no run may be taken for complete.
 
 CREATE TABLE {schema}.journal (
     id  text COLLATE "C" NOT NULL,  -- a log belongs to one journal

@@ -5,7 +5,7 @@
 -- name: has_schema
 SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'
 
--- Any: a file is one program's.
+-- Any table: a file belongs to one program.
 -- name: foreign_table
 SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name LIMIT 1
 
@@ -35,7 +35,7 @@ INSERT INTO lease (name, holder, expires_at)
 VALUES ('writer:' || :writer, :writer, {now} + :ttl)
 ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
 
--- Whether anything can be written: a lease that nobody asks for.
+-- Checks whether anything can be written: a lease that is never looked up.
 -- name: write_check
 INSERT INTO lease (name, holder, expires_at)
 VALUES ('check:' || :writer, :holder, {now})
@@ -111,7 +111,7 @@ INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?,
 -- name: settle
 INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 
--- What a compacted or erased run had is in the archive, or nowhere.
+-- Records of a compacted or erased run are in the archive, or nowhere.
 -- name: lock_live
 SELECT run_key FROM run WHERE run_key IN (SELECT value FROM json_each(:run_keys)) AND NOT compacted
 
@@ -177,8 +177,8 @@ WHERE run_id IN (SELECT value FROM json_each(:run_ids))
 -- name: read_writers
 SELECT writer FROM run WHERE NOT compacted UNION SELECT holder FROM lease WHERE expires_at >= {now}
 
--- Records of many short runs: one row and one JSON text a run, with the numbers of sources and calls in place of these.
--- As rows of their own with what they refer to, records would cost twice as much to read.
+-- Records of many short runs: one row and one JSON text per run, with the numbers of sources and calls instead of these.
+-- Reading each record as a row, joined with its source and call, would cost twice as much.
 -- name: read_logs
 SELECT run_key, json_group_array(json_array(seq, at_ms, kind, body, source, call, NULL, NULL, NULL))
 FROM record WHERE run_key IN (SELECT value FROM json_each(:run_keys)) GROUP BY run_key
@@ -230,7 +230,7 @@ FROM tool_call JOIN run ON run.run_key = tool_call.run_key
 WHERE {where}
 ORDER BY tool_call.started_at {way}, tool_call.run_key {way}, tool_call.number {way} LIMIT coalesce(:limit, -1)
 
--- The epoch also rises where a process merely ends the run of a dead one.
+-- The epoch also rises when a process merely ends the run of a dead one.
 -- name: list_runs
 SELECT run.run_id, run.thread_id, run.principal, run.outcome, run.reason, run.started_at, run.ended_at,
        coalesce(run.last_seq, (SELECT max(record.seq) FROM record WHERE record.run_key = run.run_key)),
@@ -268,7 +268,7 @@ SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()
 
 -- == housekeeping ==
 
--- The writers that are dead and have runs which go on. Nobody else writes while this transaction has the lock.
+-- The writers that are dead and have runs that have not ended. No other process writes while this transaction has the lock.
 -- name: fence_dead
 SELECT DISTINCT writer FROM run
 WHERE compacted = 0 AND ended_at IS NULL AND writer <> :writer
@@ -362,7 +362,7 @@ WHERE run.run_key = json_extract(new.value, '$[0]') AND run.run_id = json_extrac
 UPDATE tool_call SET signature = NULL, detail = NULL, result = NULL, error = NULL
 WHERE run_key IN (SELECT value FROM json_each(:run_keys))
 
--- Nothing but a pack in which no run lies.
+-- Only a pack that holds no run.
 -- name: give_up_pack
 UPDATE pack SET state = 'gone', changed_at = {now}
 WHERE name = :name AND NOT EXISTS (SELECT 1 FROM run WHERE run.pack = pack.pack_key)
@@ -424,7 +424,7 @@ ORDER BY run_key, seq
 -- name: list_forgotten
 SELECT thread FROM forgotten WHERE thread > :after ORDER BY thread LIMIT coalesce(:limit, -1)
 
--- A new run has the key after the last one.
+-- A new run gets the key after the last one.
 -- name: advance_keys
 SELECT 1
 
@@ -448,14 +448,14 @@ run.compacted = 0 AND run.ended_at IS NULL
 -- name: where_ended
 run.ended_at IS NOT NULL
 
--- Whether it is compacted does not matter, but the index begins with it.
+-- Whether the run is compacted does not matter, but the index begins with that column.
 -- name: where_ended_before
 run.compacted IN (0, 1) AND run.ended_at < :ended_before
 
 -- name: where_states
 tool_call.state IN (SELECT value FROM json_each(:states))
 
--- There is an index of these, which is found by its own words alone.
+-- There is an index on these, which SQLite uses only for exactly this condition.
 -- name: where_open
 tool_call.state NOT IN ('completed', 'failed', 'released', 'discarded')
 

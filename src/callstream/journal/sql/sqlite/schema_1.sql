@@ -6,7 +6,7 @@ CREATE TABLE schema_version (
     oldest_code INTEGER NOT NULL   -- the oldest code that can use it
 );
 
--- Who is alive, by this machine's clock: a row a process (writer:…) and a row a duty that one process at a time has.
+-- Who is alive, by this machine's clock: a row per process (writer:…), and a row per duty that one process at a time has.
 CREATE TABLE lease (
     name       TEXT PRIMARY KEY,
     holder     TEXT NOT NULL,
@@ -22,12 +22,12 @@ CREATE TABLE run (
     reason     TEXT,
     started_at REAL NOT NULL,
     ended_at   REAL,
-    last_seq   INTEGER,            -- when it has ended; before, the log's last number is it, and no row changes with a record
+    last_seq   INTEGER,            -- set when it has ended; until then it is the log's last number, so records change no row
     compacted  INTEGER NOT NULL DEFAULT 0,
     writer     TEXT NOT NULL,      -- the process that owns it
     epoch      INTEGER NOT NULL,   -- rises with every change of owner
-    exclusive  INTEGER NOT NULL DEFAULT 0,  -- no other such run of its thread while it goes on
-    stop_reason TEXT               -- somebody wants it stopped
+    exclusive  INTEGER NOT NULL DEFAULT 0,  -- no other such run in its thread until it ends
+    stop_reason TEXT               -- set when it was asked to stop
 );
 CREATE UNIQUE INDEX run_exclusive ON run (thread_id) WHERE exclusive AND outcome IS NULL;
 CREATE INDEX run_stop ON run (writer) WHERE stop_reason IS NOT NULL AND outcome IS NULL;
@@ -35,8 +35,8 @@ CREATE INDEX run_thread ON run (thread_id);
 CREATE INDEX run_principal ON run (principal) WHERE principal IS NOT NULL;
 CREATE INDEX run_due ON run (compacted, ended_at);
 
--- What records carry beside their event. It changes once a response, so a record holds only its number. Records that
--- carry nothing say 0, and there is no such row.
+-- What records carry beside their event. It changes once per response, so a record holds only its number. Records that
+-- carry nothing have 0, for which there is no row.
 CREATE TABLE source (
     run_key     INTEGER NOT NULL,
     number      INTEGER NOT NULL,
@@ -82,7 +82,7 @@ CREATE TABLE record (
     PRIMARY KEY (run_key, seq)
 ) WITHOUT ROWID;
 
--- The log of compacted runs. A run lies in one of the two, as a whole.
+-- The log of compacted runs. A run is in one of the two as a whole.
 CREATE TABLE archive (
     run_key   INTEGER NOT NULL,
     seq       INTEGER NOT NULL,
@@ -91,12 +91,12 @@ CREATE TABLE archive (
     call      INTEGER,
     kind      INTEGER NOT NULL,
     body      TEXT NOT NULL,
-    first_seq INTEGER,             -- where pieces were folded: the first of them; seq is the last
+    first_seq INTEGER,             -- the first of the pieces that were folded, if any; seq is the last
     PRIMARY KEY (run_key, seq)
 ) WITHOUT ROWID;
 
--- The threads of which runs were erased for good, so that nothing brings them back: a digest of thread and principal,
--- since neither may stay.
+-- Threads whose runs were permanently erased, so that nothing brings them back: a digest of thread and principal, since
+-- neither may be kept.
 CREATE TABLE forgotten (
     thread TEXT PRIMARY KEY
 ) WITHOUT ROWID;

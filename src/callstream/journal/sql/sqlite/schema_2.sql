@@ -1,4 +1,4 @@
--- Schema 2: runs that lie in an archive. Their rows stay, and those of their calls, without what they say; the rest is gone.
+-- Schema 2: runs in an archive. Their rows stay, and so do those of their calls, without their contents; the rest is erased.
 
 -- The objects of the archive, from before they are written until after they are deleted.
 CREATE TABLE pack (
@@ -11,7 +11,7 @@ CREATE TABLE pack (
 );
 CREATE INDEX pack_work ON pack (state) WHERE state <> 'kept';
 
-ALTER TABLE run ADD COLUMN pack INTEGER;    -- where it lies, if it does not lie here
+ALTER TABLE run ADD COLUMN pack INTEGER;    -- the pack that it is in, if it has left the tables
 ALTER TABLE run ADD COLUMN pack_start INTEGER;
 ALTER TABLE run ADD COLUMN pack_size INTEGER;
 CREATE INDEX run_unpacked ON run (started_at) WHERE pack IS NULL;
