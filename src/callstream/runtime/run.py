@@ -461,7 +461,7 @@ async def take_up(
     """Goes on with the run of that id; None if the journal has none.
 
     A process that does not work on it any more is waited for until its lease has run out. Raises RunOver if the run has
-    ended, RunIdTaken if another process works on it, CannotGoOn if it cannot go on; then it has ended.
+    ended, RunIdTaken if this or another process works on it, CannotGoOn if it cannot go on; then it has ended.
     """
     journal, clock = engine.journal, asyncio.get_running_loop().time
     until = clock() + journal.lease_ttl * _LEASES
@@ -475,9 +475,13 @@ async def take_up(
         if row.outcome is not None:
             why = f" ({row.reason})" if row.reason else ""
             raise RunOver(f"run {run_id!r} has {row.outcome}{why}; a new one needs another id")
+        if engine.active_run(run_id) is not None:
+            raise RunIdTaken(f"this Callstream works on run {run_id!r} already")
         if await journal.adopt({_app(run_id)}, run_id):
             return await Run.go_on(engine, run_id, on_divergence=on_divergence, rejected=rejected)
         await journal.sweep()  # it may have been tried too often
         if clock() >= until:
-            raise RunIdTaken(f"another process works on run {run_id!r}")
+            raise RunIdTaken(
+                f"another process works on run {run_id!r}, or the Callstream that has handed it over is not closed yet"
+            )
         await asyncio.sleep(_LOOK_SECONDS)
