@@ -537,6 +537,10 @@ class SyncRun:
         """Ends the run as cancelled: hooks are aborted, open calls discarded, upstream streams closed."""
         self._wait(partial(self.run.stop, reason))
 
+    def hand_over(self) -> bool:
+        """Leaves the run as it is for another process. False if none can go on with it; then nothing was done."""
+        return self._wait(self.run.hand_over)
+
     def __enter__(self) -> SyncRun:
         self.run.enter()
         return self

@@ -107,6 +107,19 @@ async def test_the_sentence_stands_at_the_end_of_the_answer(wire: str, stream: b
         assert answer.text.endswith(REFUSED)
 
 
+@pytest.mark.parametrize("action", ["deny", "cut"])
+@pytest.mark.parametrize("said", ["", "I write."], ids=["alone", "after text"])
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("wire", ["openai_chat", "gemini"])
+async def test_the_sentence_has_a_line_of_its_own(wire: str, stream: bool, said: str, action: Any) -> None:
+    """Where programs make one text of an answer."""
+    rules = Rules([Rule(name="keys", tool="write", pattern="sk-[a-z]+", action=action, message="Do not write keys.")])
+    script = [*([Text(said)] if said else []), BAD, Finish()]
+    async with gate(wire, [script], guards=[rules]) as gateway:
+        answer = await answer_of(gateway, stream=stream)
+        assert answer.text.split("\n") == [*filter(None, [said]), REFUSED]
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("script", [[GOOD, BAD], [BAD, GOOD], [BAD, OTHER, GOOD]], ids=["last", "first", "of three"])
 @pytest.mark.parametrize("wire", WIRES)

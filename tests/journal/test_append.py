@@ -184,7 +184,7 @@ async def test_append_to_an_ended_run_is_refused(journal: Journal) -> None:
 async def test_a_start_after_other_records_names_its_cause(journal: Journal) -> None:
     """The id is taken if the run has records; if they are in the same append, it is not."""
     await journal.append("r", [START])
-    with pytest.raises(RunIdTaken, match="first record"):
+    with pytest.raises(RunIdTaken, match="run 'r' has begun already; a new one needs another id"):
         await journal.append("r", [START])
     with pytest.raises(UsageError, match="first record") as late:
         await journal.append("s", [MessageEnded("m"), START])

@@ -73,7 +73,7 @@ def test_a_sync_run_has_what_a_run_has() -> None:
     for name in ("settled", "execute", "complete", "fail", "invoke", "run_tools", "await_answer", "answer", "resume"):
         assert inspect.signature(getattr(SyncRun, name)) == inspect.signature(getattr(Run, name)), name
         assert not inspect.iscoroutinefunction(getattr(SyncRun, name))
-    for name in ("progress", "progress_of", "finish", "stop", "call", "refusals"):
+    for name in ("progress", "progress_of", "finish", "stop", "hand_over", "call", "refusals"):
         assert inspect.signature(getattr(SyncRun, name)) == inspect.signature(getattr(Run, name)), name
 
 

@@ -405,7 +405,7 @@ async def test_a_sync_program_goes_on(stage: Stage, model: Model) -> None:
                     messages.append({"role": "assistant", "content": answer.content})
                     uses = [block for block in answer.content if block.type == "tool_use"]
                     if hangs and len(uses) == 2:
-                        run._wait(run.run.hand_over)
+                        assert run.hand_over()
                         return "killed"
                     if not uses:
                         return "done"
@@ -448,6 +448,30 @@ async def test_a_run_that_another_process_works_on_is_not_taken(tmp_path: Path) 
                     async with other.run("another", "r", continues=True):
                         pass
             assert run.outcome is None
+
+
+async def test_a_run_that_this_process_works_on_is_refused_at_once(tmp_path: Path) -> None:
+    """Nobody waits for a lease that this process renews itself."""
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    async with Callstream(open_journal(url, housekeeping=None, lease_ttl=3600)) as cs:
+        async with cs.run("thread", "r", continues=True) as run:
+            with pytest.raises(RunIdTaken, match="this Callstream works on run 'r' already"):
+                async with cs.run("thread", "r", continues=True):
+                    pass
+            assert run.outcome is None
+
+
+async def test_a_run_is_free_when_the_callstream_that_has_handed_it_over_is_closed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'calls.db'}"
+    async with Callstream(open_journal(url, housekeeping=None, lease_ttl=0.1)) as cs:
+        async with cs.run("thread", "r", continues=True) as run:
+            assert await run.hand_over()
+        with pytest.raises(RunIdTaken, match="the Callstream that has handed it over is not closed yet"):
+            async with cs.run("thread", "r", continues=True):
+                pass
+    async with Callstream(url) as cs, cs.run("thread", "r", continues=True) as run:
+        assert run.seq > 2
+    assert run.outcome == "finished"
 
 
 async def test_a_run_whose_call_awaits_an_answer_is_left_to_the_answer(stage: Stage) -> None:

@@ -262,8 +262,10 @@ class Draft:
             call = self._piece(event)
         elif isinstance(event, RunStarted):
             if self._seq != 1:
-                error = RunIdTaken if self._run.last_seq else UsageError  # else other records precede it in this append
-                raise error(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
+                if self._run.last_seq:
+                    raise RunIdTaken(f"run {self._run.run_id!r} has begun already; a new one needs another id")
+                # Other records precede it in this append.
+                raise UsageError(f"RunStarted is the first record of a run; {self._run.run_id!r} has {self._seq - 1}")
             self.start = event
         elif isinstance(event, RunEnded):
             self.end = event

@@ -296,6 +296,8 @@ class Response:
         self._message_ids: dict[str, str] = {}
         self._ended = False
         self._is_interrupted = False
+        self.has_text = False
+        """Whether the model has said something beside its calls and reasoning."""
         self.is_over = False
         """Whether the wire has ended the response, and how."""
         self.finish_reason: str | None = None
@@ -423,6 +425,7 @@ class Response:
     def _translate(self, event: WireEvent | Kept) -> RunEvent | None:
         match event:
             case TextAppended() | ReasoningAppended() | MessageEnded():
+                self.has_text |= type(event) is TextAppended
                 message_id = self._message_ids.get(event.message_id) or self._message_id(event.message_id)
                 return msgspec.structs.replace(event, message_id=message_id)
             case ResponseKept() | RequestKept():

@@ -462,7 +462,7 @@ async def take_up(
     """Goes on with the run of that id; None if the journal has none.
 
     If a process no longer works on it, waits until that process's lease has run out. Raises RunOver if the run has ended,
-    RunIdTaken if another process works on it, and CannotGoOn if it cannot go on; in that case it has been ended.
+    RunIdTaken if this or another process works on it, and CannotGoOn if it cannot go on; in that case it has been ended.
     """
     journal, clock = engine.journal, asyncio.get_running_loop().time
     until = clock() + journal.lease_ttl * _LEASES
@@ -476,9 +476,13 @@ async def take_up(
         if row.outcome is not None:
             why = f" ({row.reason})" if row.reason else ""
             raise RunOver(f"run {run_id!r} has {row.outcome}{why}; a new one needs another id")
+        if engine.active_run(run_id) is not None:
+            raise RunIdTaken(f"this Callstream works on run {run_id!r} already")
         if await journal.adopt({_app(run_id)}, run_id):
             return await Run.go_on(engine, run_id, on_divergence=on_divergence, rejected=rejected)
         await journal.sweep()  # it may have been tried too often
         if clock() >= until:
-            raise RunIdTaken(f"another process works on run {run_id!r}")
+            raise RunIdTaken(
+                f"another process works on run {run_id!r}, or the Callstream that has handed it over is not closed yet"
+            )
         await asyncio.sleep(_LOOK_SECONDS)

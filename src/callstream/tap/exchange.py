@@ -563,7 +563,7 @@ class Reading:
         if not withheld:
             return None
         text = "\n".join(f"{refused.name} was refused: {refused.text}" for refused in withheld)
-        return Saying(text, is_last_word=len(withheld) == len(mine))
+        return Saying(text, is_last_word=len(withheld) == len(mine), follows=self._response.has_text)
 
     def rejection(self, refused: Refusal) -> CallRejected | RunOver:
         """The error for the program."""

@@ -294,8 +294,8 @@ class _AnthropicJoint(Joint):
             return value
         return {**value, "delta": {**value["delta"], "stop_reason": "end_turn"}}
 
-    @staticmethod
-    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+    @classmethod
+    def _add_text(cls, answer: dict[str, Any], saying: Saying) -> None:
         answer["content"].append({"type": "text", "text": saying.text})
         if saying.is_last_word and answer.get("stop_reason") == "tool_use":
             answer["stop_reason"] = "end_turn"

@@ -23,10 +23,14 @@ from callstream.wire.framing import Frame, SseFraming, plain_event
 
 
 class Saying(NamedTuple):
-    """Text instead of calls. ``is_last_word``: no call is left in the answer, so the turn ends with this text."""
+    """Text instead of calls. ``is_last_word``: no call is left in the answer, so the turn ends with this text.
+
+    ``follows``: the model has said something before it.
+    """
 
     text: str
     is_last_word: bool
+    follows: bool = False
 
 
 class Joint(ABC):
@@ -76,14 +80,14 @@ class Joint(ABC):
         self._begun = next((value for frame in first if isinstance(value := read_json(frame.payload), dict)), {})
         self._cut_after([value for frame in last if isinstance(value := read_json(frame.payload), dict)])
         self.continue_at(number, items)
-        values = [*self._speech(saying.text), *self._made_end("stop" if saying.is_last_word else "calls")]
+        values = [*self._speech(self._words(saying)), *self._made_end("stop" if saying.is_last_word else "calls")]
         return _events(values) + self.made_last
 
     def say(self, saying: Saying, number: int) -> bytes:
         """Text after the first answer, and its end. ``number`` as for ``continue_at``."""
         rest = self._framing.pop_rest()
         self.continue_at(number)
-        said = _events(self._speech(saying.text))
+        said = _events(self._speech(self._words(saying)))
         if saying.is_last_word:
             self._end = [(frame, None if value is None else self._turn_ended(value)) for frame, value in self._end]
         return said + self.unjoined() + rest
@@ -109,6 +113,8 @@ class Joint(ABC):
     """The bytes that follow such an end."""
     _number: ClassVar[str] = ""
     """The field with the number of a block or an item."""
+    _is_one_text: ClassVar[bool] = False
+    """Whether programs make one text of all that an answer says: a sentence begins a new line in it."""
 
     def _cut_after(self, values: Sequence[dict[str, Any]]) -> None:  # noqa: B027  # most wires number nothing
         """Takes note of the last frames that have left."""
@@ -117,9 +123,9 @@ class Joint(ABC):
         """A frame of the end, where no call is left to answer. Not every wire's finish reason mentions calls."""
         return value
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+    def _add_text(cls, answer: dict[str, Any], saying: Saying) -> None:
         """Adds the text to an answer that was not streamed."""
 
     @abstractmethod
@@ -141,6 +147,10 @@ class Joint(ABC):
         """A frame of the second answer; None if it does not leave."""
 
     # -- what they share --
+
+    @classmethod
+    def _words(cls, saying: Saying) -> str:
+        return f"\n{saying.text}" if cls._is_one_text and saying.follows else saying.text
 
     def _missing_before(self, value: dict[str, Any]) -> int:
         """How many of the blocks or items before a frame's own were removed."""

@@ -274,6 +274,8 @@ def _bare(candidate: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, A
 class _GeminiJoint(Joint):
     """Chunks follow one another, and only the last has a finish reason."""
 
+    _is_one_text = True
+
     def _first(self, value: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         self._usage = value.get("usageMetadata") or self._usage
         candidates = value.get("candidates") or []
@@ -297,10 +299,10 @@ class _GeminiJoint(Joint):
     def _made_end(self, finish: Literal["stop", "calls"]) -> Iterable[dict[str, Any]]:
         yield {**self._begun, "candidates": [_silent({"index": 0, "finishReason": "STOP"})]}
 
-    @staticmethod
-    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+    @classmethod
+    def _add_text(cls, answer: dict[str, Any], saying: Saying) -> None:
         content = answer["candidates"][0].setdefault("content", {"role": "model"})
-        content["parts"] = [*(content.get("parts") or ()), {"text": saying.text}]
+        content["parts"] = [*(content.get("parts") or ()), {"text": cls._words(saying)}]
 
     def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if not value.get("usageMetadata"):

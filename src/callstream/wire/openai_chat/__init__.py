@@ -312,6 +312,8 @@ def _speaks(delta: dict[str, Any]) -> bool:
 class _OpenAIChatJoint(Joint):
     """The second answer's chunks get the id of the first and no role of their own: SDKs would concatenate the two roles."""
 
+    _is_one_text = True
+
     def __init__(self) -> None:
         super().__init__()
         self._same: dict[str, Any] = {}  # what all chunks of an answer repeat
@@ -373,10 +375,10 @@ class _OpenAIChatJoint(Joint):
     def _turn_ended(self, value: dict[str, Any]) -> dict[str, Any]:
         return {**value, "choices": [_ended(choice) for choice in value.get("choices") or []]}
 
-    @staticmethod
-    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+    @classmethod
+    def _add_text(cls, answer: dict[str, Any], saying: Saying) -> None:
         message = answer["choices"][0]["message"]
-        message["content"] = "\n".join(filter(None, (message.get("content"), saying.text)))
+        message["content"] = (message.get("content") or "") + cls._words(saying)
         if saying.is_last_word:
             answer["choices"] = [_ended(choice) for choice in answer["choices"]]
 

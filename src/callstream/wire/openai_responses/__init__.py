@@ -359,8 +359,8 @@ class _OpenAIResponsesJoint(Joint):
         numbers = [value["sequence_number"] for value in values if isinstance(value.get("sequence_number"), int)]
         self._sequence = max([self._sequence, *numbers])
 
-    @staticmethod
-    def _add_text(answer: dict[str, Any], saying: Saying) -> None:
+    @classmethod
+    def _add_text(cls, answer: dict[str, Any], saying: Saying) -> None:
         answer["output"].append(_message(answer.get("id"), saying.text))
 
     def _second(self, value: dict[str, Any]) -> dict[str, Any] | None:
