@@ -33,7 +33,7 @@ from callstream.adk.invocations import Endings, Invocation, OnTruncated, Speaker
 from callstream.adk.partials import minted_id
 from callstream.adk.requests import fill_in_answers, lacks_answers, repair, restore_wire_ids
 from callstream.adk.settings import AgentOptions
-from callstream.adk.tapping import why_not_tapped
+from callstream.adk.tapping import is_tapped, why_not_tapped
 from callstream.adk.tools import (
     check_early,
     collapsed_names,
@@ -456,7 +456,11 @@ class HostedPlugin(CallstreamPlugin):
         name = "" if context.agent is None else context.agent.name
         if (name, "joined text") not in self._warned_of:
             self._warned_of.add((name, "joined text"))
-            if joins:
+            if not is_tapped(getattr(context.agent, "canonical_model", "")):
+                logger.info(
+                    "agent %s: google-adk gets text of its model piece by piece: that is where it is read from", name
+                )
+            elif joins:
                 logger.info(
                     "agent %s: text of its model is shown from the wire; google-adk gets it in whole passages", name
                 )

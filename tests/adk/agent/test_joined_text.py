@@ -195,3 +195,18 @@ async def test_one_line_of_the_log_says_that_text_is_shown_from_the_wire(
         await client.send("Again")
     said_of = [line for line in caplog.messages if "is shown from the wire" in line]
     assert len(said_of) == 1
+
+
+async def test_no_line_of_the_log_says_so_of_a_model_that_is_not_tapped(
+    cs: Callstream, models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "callstream")
+    async with scripted("gemini", [[Text(SAID, size=5), Finish()]]) as provider:
+        made = models(provider, "partial")
+        made.client = made.api_client  # type: ignore[attr-defined]  # the application's own
+        client = Client(ADKAgent(adk_agent=agent_of(made), app_name="app", user_id="u", callstream=cs))
+        await client.send("Go")
+    assert client.text() == SAID
+    assert any("is read from its partial events" in line for line in caplog.messages)
+    assert any("piece by piece: that is where it is read from" in line for line in caplog.messages)
+    assert not any("is shown from the wire" in line for line in caplog.messages)
