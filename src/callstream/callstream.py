@@ -21,7 +21,7 @@ from callstream.events import InputKept, Question, RunEvent, RunOutcome, RunStar
 from callstream.guards import Guard
 from callstream.journal import Journal, open_journal
 from callstream.runtime import Engine, Observer, Observers, Run, Settings
-from callstream.runtime.answers import LeftBehind
+from callstream.runtime.answers import OrphanedCalls
 from callstream.runtime.continuing import OnDivergence, check_on_divergence
 from callstream.runtime.engine import OnRejected
 from callstream.runtime.ownloop import OwnLoop, Work, run_in
@@ -78,7 +78,7 @@ class Callstream:
         )
         """Shared by all runs."""
         self.engine.owner = self
-        self.left_behind = LeftBehind(self.engine)
+        self.orphaned_calls = OrphanedCalls(self.engine)
         """The calls that dead processes left in threads which continue here."""
         self.own_loop = OwnLoop(self.aclose)
         """The loop on which the work of sync programs is done."""
@@ -263,7 +263,7 @@ class Callstream:
         await self.journal.open()
         earlier = await take_up(self.engine, check_thread_id(thread_id), run_id, on_divergence=on_divergence, **how)
         if earlier is not None:
-            await self.left_behind.tell(earlier.given_up)
+            await self.orphaned_calls.tell(earlier.given_up)
             return earlier
         return await self._next_run(thread_id, run_id, run_input=run_input, kept=kept_for(run_id), **how)
 
@@ -272,9 +272,9 @@ class Callstream:
     ) -> Run:
         """Starts a run, and runs abort hooks for the calls that a dead process has left in its thread."""
         has_hooks = self.engine.has_abort_hooks
-        orphaned = await self.left_behind.find(check_thread_id(thread_id), principal) if has_hooks else []
+        orphaned = await self.orphaned_calls.find(check_thread_id(thread_id), principal) if has_hooks else []
         run = await self.begin(RunStarted(thread_id, principal, run_input), run_id, as_current=False, **how)
-        await self.left_behind.tell(orphaned)
+        await self.orphaned_calls.tell(orphaned)
         return run
 
     async def start(
@@ -382,15 +382,15 @@ class Callstream:
     async def _end_runs(self) -> list[CallstreamError]:
         """Ends the runs of this event loop and closes its connections. Returns why some runs could not be ended."""
         await self._tap.end_runs()
-        await self.left_behind.aclose()
-        failures = await self.engine.unended.end_now()
+        await self.orphaned_calls.aclose()
+        failures = await self.engine.end_retries.end_now()
         for run in self.engine.active_runs:
             if run.loop is asyncio.get_running_loop():
                 try:
                     await run.stop("closed")
                 except CallstreamError as error:  # the other runs and the journal must be closed all the same
                     failures.append(error)
-        self.engine.unended.give_up()
+        self.engine.end_retries.give_up()
         await self._tap.close_pools()
         return failures
 

@@ -92,10 +92,10 @@ async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: p
         cs.on_args_abort("write", lambda call, reason: undone.append(reason))
         run = await living.start("session", as_current=False)
         await run.response("gemini").record([CallStarted("c", "write"), ArgsAppended("c", '{"content":')])
-        left_behind = cs.left_behind
+        orphaned_calls = cs.orphaned_calls
         with caplog.at_level("INFO", "callstream"):
-            assert await left_behind.find("session") == []
-            assert await left_behind.find("session") == []
+            assert await orphaned_calls.find("session") == []
+            assert await orphaned_calls.find("session") == []
         assert (
             len([record for record in caplog.records if "is still open in another process" in record.getMessage()]) == 1
         )
@@ -103,5 +103,5 @@ async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: p
         await run.finish()
         while any(task.get_name() == f"callstream watches {run.run_id}" for task in asyncio.all_tasks()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await left_behind.aclose()
+        await orphaned_calls.aclose()
     assert undone == []

@@ -42,7 +42,7 @@ class Proxy:
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """The server is away: connections are cut, new ones are refused."""
+        """The server is unavailable: connections are cut, new ones are refused."""
         self._server.close()
         self.cut()
         await asyncio.sleep(0.05)

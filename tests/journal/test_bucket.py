@@ -10,7 +10,7 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunStarted, TextAppended
 from callstream.journal import Housekeeping, open_journal
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreUnavailable
 
 from .bucket import FakeBucket, fake_bucket
 from .conftest import opened, sqlite_url
@@ -109,7 +109,7 @@ async def test_housekeeping_says_that_it_cannot_erase_what_lies_in_a_bucket_that
         housekeeper._duties = Housekeeping(retain=0.0)
         with pytest.raises(JournalError, match="cannot be reached") as refused:
             await housekeeper.do_duties()
-        assert not isinstance(refused.value, StoreAway)
+        assert not isinstance(refused.value, StoreUnavailable)
         bucket.is_away = False
         await housekeeper.do_duties()
         assert bucket.objects == {}

@@ -22,7 +22,7 @@ ROW = prepare(TextAppended("m", "x" * 100))
 
 def write(queue: AppendQueue, outcomes: Sequence[int]) -> None:
     """What the journal's thread does when it is woken, until it sleeps."""
-    queue.settle(queue.take(), outcomes)
+    queue.settle(queue.pop(), outcomes)
     assert queue.may_sleep()
 
 
@@ -51,7 +51,7 @@ async def test_appends_of_several_runs_gather_until_all_of_the_last_batch_are_ba
     assert wakes == [1]
     put(queue, "a", [ROW], None)
     assert wakes == [1, 1]
-    batch = queue.take()
+    batch = queue.pop()
     assert [waiting.run_id for waiting in batch] == ["b", "c", "a"]
     queue.settle(batch, [1, 1, 2])
 
@@ -78,7 +78,7 @@ async def test_a_thread_that_will_look_again_is_not_woken() -> None:
     wakes: list[int] = []
     queue = AppendQueue(10**6, 1.0, lambda: wakes.append(1), gather=60.0)
     put(queue, "a", [ROW], None)
-    batch = queue.take()
+    batch = queue.pop()
     put(queue, "a", [ROW], None)
     queue.settle(batch, [1])
     assert wakes == [1]
@@ -116,7 +116,7 @@ async def test_many_appends_do_not_wait_for_more() -> None:
     assert wakes == [1]
     put(queue, "last", [ROW], None)
     assert wakes == [1, 1]
-    batch = queue.take()
+    batch = queue.pop()
     assert len(batch) == RUNS_AT_ONCE
     queue.settle(batch, [1] * len(batch))
 
@@ -130,7 +130,7 @@ async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() ->
     put(queue, "b", [ROW], None)
     assert not woken.is_set()
     await asyncio.wait_for(woken.wait(), 5)
-    assert [waiting.run_id for waiting in queue.take()] == ["b"]
+    assert [waiting.run_id for waiting in queue.pop()] == ["b"]
 
 
 async def test_work_waits_until_a_batch_is_due_and_is_done_together() -> None:
@@ -167,7 +167,7 @@ async def test_runs_work_some_at_a_time_and_the_next_when_these_are_shown() -> N
     runs = 2 * RUNS_AT_ONCE + 1
     await gathered(queue, work, runs)
     sizes = []
-    while batch := queue.take():
+    while batch := queue.pop():
         sizes.append(len(batch))
         await settled_in_loop()
         assert len(queue) == 0  # nobody works before these are shown
@@ -188,7 +188,7 @@ async def test_what_comes_after_the_last_step_waits_for_the_next_batch() -> None
     await gathered(queue, lambda number: work(f"r{number}"), RUNS_AT_ONCE + 1)
     queue.schedule("between", partial(work, "between"))
     for size in (RUNS_AT_ONCE, 2):
-        batch = queue.take()
+        batch = queue.pop()
         assert len(batch) == size
         queue.settle(batch, [1] * size)
         await settled_in_loop()
@@ -197,7 +197,7 @@ async def test_what_comes_after_the_last_step_waits_for_the_next_batch() -> None
     await settled_in_loop()
     assert done[-1] == "between"
     put(queue, "other", [ROW], None)
-    queue.settle(queue.take(), [1])
+    queue.settle(queue.pop(), [1])
     await settled_in_loop()
     assert done[-1] == "between"
 
@@ -215,7 +215,7 @@ async def test_a_whole_step_that_gathered_while_others_worked_does_not_wait_for_
 
     await gathered(queue, work, 2)
     assert done == [0, 1]
-    queue.settle(queue.take(), [1, 1])
+    queue.settle(queue.pop(), [1, 1])
     await settled_in_loop()
     assert done == list(range(2 + RUNS_AT_ONCE))
 
@@ -237,7 +237,7 @@ async def test_runs_work_on_when_what_another_loop_wrote_is_settled() -> None:
         queue.submit("other", [ROW], None, lambda outcome: None)
 
     await asyncio.to_thread(asyncio.run, append())
-    batch = queue.take()
+    batch = queue.pop()
     for number in range(RUNS_AT_ONCE):
         queue.schedule(f"r{number}", partial(done.append, number))
     queue.schedule("other", partial(done.append, RUNS_AT_ONCE))  # all of the batch are back
@@ -292,7 +292,7 @@ async def test_what_runs_bring_in_one_step_of_the_loop_is_one_batch() -> None:
         queue.schedule(run_id, partial(queue.submit, run_id, [ROW], None, lambda outcome: None))
     await asyncio.sleep(0)
     assert wakes == [1]
-    assert [waiting.run_id for waiting in queue.take()] == ["r0", "r1", "r2"]
+    assert [waiting.run_id for waiting in queue.pop()] == ["r0", "r1", "r2"]
 
 
 async def test_work_of_a_run_that_writes_alone_is_done_at_once() -> None:
@@ -316,7 +316,7 @@ async def test_work_is_done_after_a_while_and_what_it_brings_is_written_at_once(
     put(queue, "c", [ROW], None)
     assert not woken.is_set()
     await asyncio.wait_for(woken.wait(), 5)
-    assert [waiting.run_id for waiting in queue.take()] == ["c", "b"]
+    assert [waiting.run_id for waiting in queue.pop()] == ["c", "b"]
 
 
 async def test_a_timer_of_an_earlier_batch_does_not_hurry_the_next_one() -> None:

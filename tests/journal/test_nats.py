@@ -29,7 +29,7 @@ from callstream.journal.follow import Follower
 from callstream.journal.nats import NatsLog, nats_address
 from callstream.journal.nats import log as nats_log
 from callstream.journal.postgres import address
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreUnavailable
 from tests.gated import PATIENCE
 
 from .conftest import NATS, Place, drop_schema, opened, sqlite_url
@@ -163,7 +163,7 @@ async def test_servers_say_whether_they_sync(
 async def test_monitoring_addresses_that_do_not_answer_are_named_once_each_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two of three servers are away: that is an outage, and no reason to do with less."""
+    """Two of three servers are unavailable: that is an outage, and no reason to do with less."""
     from callstream.journal.nats import link
 
     monkeypatch.setattr(link, "_syncs_always", {"http://a:8222": True}.get)
@@ -191,7 +191,7 @@ async def test_of_a_port_that_does_not_speak_nats_it_is_said_that_nothing_came(
         opening = link.NatsLink(nats_address({"log": f"nats://127.0.0.1:{port}"}), 1.0)
         for _ in range(2):
             with pytest.raises(
-                StoreAway, match="no server has answered: a NATS server says at once what it is, and nothing"
+                StoreUnavailable, match="no server has answered: a NATS server says at once what it is, and nothing"
             ):
                 await opening.open("id", lambda: None)
         for writer in taken:
@@ -282,7 +282,7 @@ async def test_an_attempt_to_connect_ends_in_time_even_if_it_overhears_that_it_i
     monkeypatch.setattr(link, "Client", Stubborn)
     monkeypatch.setattr(link, "_CONNECT_SECONDS", 0.01)
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(StoreAway, match="no server has answered"):
+        with pytest.raises(StoreUnavailable, match="no server has answered"):
             await link.NatsLink(nats_address({"log": "nats://a"}), 1.0).open("id", lambda: None)
 
 
@@ -298,7 +298,7 @@ async def test_what_nobody_answers_is_asked_again(monkeypatch: pytest.MonkeyPatc
     asked = link.NatsLink(nats_address({"log": "nats://a"}), 1.0)
     monkeypatch.setattr(asked, "_client", Deserted())
     for question in (asked.last("w"), asked.publish("w", b"", None), asked.stored_bytes()):
-        with pytest.raises(StoreAway, match="it has no leader"):
+        with pytest.raises(StoreUnavailable, match="it has no leader"):
             await question
 
 
@@ -633,7 +633,7 @@ async def test_an_append_whose_answer_was_lost_is_not_written_twice(
         place = await publish(writer, message, expected)
         if message and not lost:
             lost += 1
-            raise StoreAway("the answer was lost")
+            raise StoreUnavailable("the answer was lost")
         return place
 
     monkeypatch.setattr(link, "publish", deaf)

@@ -17,7 +17,7 @@ import pytest
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunEnded, RunStarted, TextAppended
 from callstream.journal import Housekeeping, Journal, open_journal
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreUnavailable
 
 from .conftest import WITH_LOG, Place, sqlite_url
 from .proxy import Proxy
@@ -247,19 +247,19 @@ async def test_the_log_says_once_that_a_log_beside_the_store_is_away_though_leas
         is_away, checks = True, 0
 
         async def away(*_: Any) -> None:
-            raise StoreAway("the log is away")
+            raise StoreUnavailable("the log is unavailable")
 
         async def check(size: int) -> None:
             nonlocal checks
             checks += 1
             if is_away:
-                raise StoreAway("the log is away")
+                raise StoreUnavailable("the log is unavailable")
 
         async def was_checked() -> bool:
             return checks >= 3
 
         log.append, log.take_turn, log.check = away, away, check
-        with pytest.raises(JournalError, match="the log is away"):
+        with pytest.raises(JournalError, match="the log is unavailable"):
             await journal.append("r", [TextAppended("m", "b")])
         await eventually(was_checked)
         assert [line.partition(",")[0] for line in lines(caplog)] == ["the journal cannot be written"]

@@ -14,7 +14,7 @@ from callstream.events import ArgsAppended, CallCompleted, CallStarted, RunEvent
 from callstream.journal import Journal
 from callstream.journal.plan import Append
 from callstream.journal.rows import prepare
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreUnavailable
 
 from .conftest import PAIRED, WITH_LOG, Place
 from .logs import Engine, EngineLog
@@ -219,13 +219,13 @@ async def test_an_index_that_is_away_after_the_log_has_written_loses_and_doubles
         nonlocal failures
         if failures:
             failures -= 1
-            raise StoreAway("the index is away")
+            raise StoreUnavailable("the index is unavailable")
         return await commit(batch)
 
     index.commit = failing
     batch = [Append("r", prepared(TextAppended("m", "b"))), Append("s", prepared(DONE))]
     for _ in range(2):
-        with pytest.raises(StoreAway):
+        with pytest.raises(StoreUnavailable):
             await committed(journal, batch)
     assert await committed(journal, batch) == [5, 2]
     assert [record.seq for record in await records(journal)] == [1, 2, 3, 4, 5]
@@ -244,11 +244,11 @@ async def test_what_was_away_is_named_once(place: Place, monkeypatch: pytest.Mon
     async def silent(batch: Sequence[Append]) -> Any:
         await asyncio.Event().wait()
 
-    for failing, named in ((silent, store.where), (away_with("the log is away: no leader"), "the log")):
+    for failing, named in ((silent, store.where), (away_with("the log is unavailable: no leader"), "the log")):
         store.commit = failing
         with pytest.raises(JournalError) as raised:
             await journal.append("r", [TextAppended("m", "a")], after=1)
-        assert str(raised.value).startswith(f"{named} was away for 1 s (no ")
+        assert str(raised.value).startswith(f"{named} was unavailable for 1 s (no ")
         assert str(raised.value).count(store.where) == (named == store.where)
     store.commit = away_with("the log is full")
     with pytest.raises(
@@ -260,7 +260,7 @@ async def test_what_was_away_is_named_once(place: Place, monkeypatch: pytest.Mon
 
 def away_with(text: str) -> Callable[[Sequence[Append]], Any]:
     async def failing(batch: Sequence[Append]) -> Any:
-        raise StoreAway(text)
+        raise StoreUnavailable(text)
 
     return failing
 

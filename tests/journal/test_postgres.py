@@ -15,7 +15,7 @@ from callstream.events import ArgsAppended, CallStarted, MessageEnded, RunEnded,
 from callstream.journal import open_journal
 from callstream.journal.postgres import Link, address, failure, numbered
 from callstream.journal.sql.session import build_list
-from callstream.journal.store import RunFilter, StoreAway, forget_filter
+from callstream.journal.store import RunFilter, StoreUnavailable, forget_filter
 
 from .conftest import opened
 from .proxy import Proxy
@@ -50,7 +50,7 @@ async def test_a_server_that_is_not_there_is_told() -> None:
 
 async def test_a_server_that_says_nothing_is_told() -> None:
     with (
-        pytest.raises(StoreAway, match="the server is away: TimeoutError: no answer came in time"),
+        pytest.raises(StoreUnavailable, match="the server is unavailable: TimeoutError: no answer came in time"),
         failure("the server"),
     ):
         async with asyncio.timeout(0):
@@ -109,9 +109,11 @@ async def test_server_away_for_good_fails_clearly_and_comes_back(url: str, monke
         await proxy.stop()  # which the two that had room are waiting for
         proxy.is_silent = False
         for taken in many[:2]:
-            with pytest.raises(JournalError, match=r"was away for 0.5 s"):
+            with pytest.raises(JournalError, match=r"was unavailable for 0.5 s"):
                 await taken
-        with pytest.raises(JournalError, match=r"was away for 0.5 s .*whether this append is written is not known"):
+        with pytest.raises(
+            JournalError, match=r"was unavailable for 0.5 s .*whether this append is written is not known"
+        ):
             await journal.append("r", [TextAppended("m", "a")], after=1)
         with pytest.raises(JournalError, match="away"):
             await records(journal)

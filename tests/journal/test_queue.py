@@ -29,7 +29,7 @@ async def test_queue_takes_everything_that_waits_at_once() -> None:
     tasks = [asyncio.ensure_future(put(queue, f"r{n}", [ROW], None)) for n in range(5)]
     await settled_in_loop()
     assert wakes == [1]
-    batch = queue.take()
+    batch = queue.pop()
     assert [waiting.run_id for waiting in batch] == ["r0", "r1", "r2", "r3", "r4"]
     assert queue.pending_bytes == 5 * SIZE
     error = UsageError("wrong")
@@ -44,7 +44,7 @@ async def test_queue_makes_a_batch_of_bounded_size_but_never_splits_an_append() 
     tasks = [asyncio.ensure_future(put(queue, "r", [ROW] * size, None)) for size in sizes]
     await settled_in_loop()
     taken = []
-    while batch := queue.take():
+    while batch := queue.pop():
         taken.append([len(waiting.rows) for waiting in batch])
         queue.settle(batch, [0] * len(batch))
     assert taken == [[MAX_BATCH // 2, MAX_BATCH // 2], [1], [MAX_BATCH * 2], [1]]
@@ -57,7 +57,7 @@ async def test_full_queue_lets_appends_wait_until_there_is_room() -> None:
     served = []
     while len(served) < 5:
         await settled_in_loop()
-        batch = queue.take()
+        batch = queue.pop()
         assert len(batch) <= 2
         served += [waiting.run_id for waiting in batch]
         queue.settle(batch, [1] * len(batch))
@@ -71,7 +71,7 @@ async def test_full_queue_refuses_clearly_when_no_room_comes() -> None:
     await settled_in_loop()
     with pytest.raises(JournalError, match="did not keep up: 300 bytes wait"):
         await put(queue, "s", [ROW], None)
-    batch = queue.take()
+    batch = queue.pop()
     assert [waiting.run_id for waiting in batch] == ["r"]
     queue.settle(batch, [7])
     assert await first == 7
@@ -81,7 +81,7 @@ async def test_an_append_larger_than_the_queue_gets_in_alone() -> None:
     queue = AppendQueue(SIZE, 1.0, lambda: None)
     task = asyncio.ensure_future(put(queue, "r", [ROW] * 10, None))
     await settled_in_loop()
-    batch = queue.take()
+    batch = queue.pop()
     assert len(batch) == 1
     queue.settle(batch, [10])
     assert await task == 10
@@ -93,7 +93,7 @@ async def test_a_cancelled_append_is_written_still_and_harms_nobody() -> None:
     await settled_in_loop()
     task.cancel()
     await settled_in_loop()
-    batch = queue.take()
+    batch = queue.pop()
     assert len(batch) == 1
     queue.settle(batch, [1])
     await settled_in_loop()
@@ -111,7 +111,7 @@ async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
         await in_line
     with pytest.raises(UsageError, match="closed for the day"):
         await put(queue, "u", [ROW], None)
-    batch = queue.take()
+    batch = queue.pop()
     queue.settle(batch, [1])
     assert await first == 1
 
@@ -121,10 +121,10 @@ async def test_an_outcome_is_told_without_a_task_and_in_order_though_there_is_no
     queue = AppendQueue(2 * SIZE, 1.0, lambda: None)
     queue.submit("r", [ROW] * 2, None, told.append)
     queue.submit("s", [ROW], None, told.append)
-    queue.settle(queue.take(), [2])
+    queue.settle(queue.pop(), [2])
     await asyncio.sleep(0)
     assert told == [2]
-    queue.settle(queue.take(), [1])
+    queue.settle(queue.pop(), [1])
     await asyncio.sleep(0)
     assert told == [2, 1]
 

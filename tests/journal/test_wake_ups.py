@@ -128,7 +128,7 @@ class World:
         self._thread = self._take
 
     def _take(self) -> None:
-        batch = self.queue.take()
+        batch = self.queue.pop()
         self._thread = partial(self._settle, batch) if batch else self._look
 
     def _settle(self, batch: Sequence[Waiting]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from callstream import Callstream
 from callstream.errors import JournalError, ShuttingDown, ThreadBusy, TooMany
-from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
+from callstream.runtime import Driver, DriverSettings, Limit, Run, RunRequest, StartedRun
 from tests.submitting import replace_append
 
 Work = Callable[[Run], Awaitable[None]]
@@ -104,8 +104,8 @@ async def test_run_waits_for_another_driver_s(cs: Callstream) -> None:
 
 
 async def test_limits_in_all_and_of_one_principal(cs: Callstream) -> None:
-    seats = Seats(2, 1)
-    driver, other = Driver(cs.engine, DriverSettings(), seats), Driver(cs.engine, DriverSettings(), seats)
+    limit = Limit(2, 1)
+    driver, other = Driver(cs.engine, DriverSettings(), limit), Driver(cs.engine, DriverSettings(), limit)
     await driver.begin(starting(cs, for_ever, "a"), principal="ann")
     with pytest.raises(TooMany, match="1 already of this principal") as of_one:
         await driver.begin(starting(cs, nothing, "b"), principal="ann")

@@ -144,9 +144,9 @@ async def test_a_call_is_told_once_in_a_process(url: str) -> None:
     await die(url, "thread")
     desk = Desk(url)
     async with desk.cs:
-        (left,) = await desk.cs.left_behind.find("thread")
+        (left,) = await desk.cs.orphaned_calls.find("thread")
         for _ in range(2):
-            assert await desk.cs.left_behind.tell([left]) == []
+            assert await desk.cs.orphaned_calls.tell([left]) == []
     assert len(desk.undone) == 1
 
 

@@ -91,7 +91,7 @@ async def taken(library: ModuleType, url: str, delays: Iterator[float | None]) -
     got: list[bytes] = []
 
     def take() -> None:
-        got.append(answer.stream.take())
+        got.append(answer.stream.pop())
 
     def announce() -> None:
         delay = next(delays)
@@ -134,7 +134,7 @@ async def test_what_is_taken_counts_for_the_time_limit() -> None:
         asked = httpx.Request("POST", server.url, content=b"{}", extensions={"timeout": {"read": 1.0}})
         answer = await transport.handle_async_request(asked)
         got: list[bytes] = []
-        answer.stream.announce_to(lambda: got.append(answer.stream.take()))
+        answer.stream.announce_to(lambda: got.append(answer.stream.pop()))
         with pytest.raises(httpx.ReadTimeout):
             got += [data async for data in answer.stream]
         await transport.aclose()
@@ -151,7 +151,7 @@ async def test_what_waits_to_be_taken_is_no_silence() -> None:
         reading = asyncio.ensure_future(anext(aiter(answer.stream), None))
         await asyncio.sleep(0.6)
         assert not reading.done()
-        assert answer.stream.take() == b"Tides"
+        assert answer.stream.pop() == b"Tides"
         with pytest.raises(httpx.ReadTimeout):
             await reading
         await transport.aclose()

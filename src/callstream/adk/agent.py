@@ -47,7 +47,7 @@ from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, JournalError, RunOver, TooMany, UsageError
 from callstream.events import InputKept, Record, RunStarted
 from callstream.journal import Journal, RunRow, history
-from callstream.runtime import Driver, DriverSettings, Run, RunRequest, Seats, StartedRun
+from callstream.runtime import Driver, DriverSettings, Limit, Run, RunRequest, StartedRun
 from callstream.runtime.continuing import OnDivergence, pack
 from callstream.runtime.driver import AppRuns
 
@@ -112,7 +112,7 @@ class ADKAgent:
         self._runners: dict[str, Runner] = {}
         self._active: set[Run] = set()
         self._app_runs = AppRuns()
-        self._seats = Seats(settings["max_concurrent_executions"])
+        self._limit = Limit(settings["max_concurrent_executions"])
         self._drivers: WeakKeyDictionary[asyncio.AbstractEventLoop, Driver] = WeakKeyDictionary()
         self._closings = 0
         self.continues = settings["continues"]
@@ -237,7 +237,7 @@ class ADKAgent:
         loop = asyncio.get_running_loop()
         if loop not in self._drivers:
             settings = DriverSettings(leave_seconds=0.0, leave_reason="closed")
-            self._drivers[loop] = Driver(self.callstream.engine, settings, self._seats)
+            self._drivers[loop] = Driver(self.callstream.engine, settings, self._limit)
         return self._drivers[loop]
 
     async def _start(self, run_input: RunAgentInput, closings: int) -> StartedRun:
@@ -263,7 +263,7 @@ class ADKAgent:
             await self._idle.forget({run_input.thread_id, *(run.thread_id for run in self._active)})
         turn = ClientTurn(run_input, thread, self.callstream.journal, self._threads, self._app_runs)
         await turn.read(self.root_agent, seeds=self._settings["seed_first_run_history"])
-        given_up = tuple(await self.callstream.left_behind.find(run_input.thread_id, user_id, turn.runs))
+        given_up = tuple(await self.callstream.orphaned_calls.find(run_input.thread_id, user_id, turn.runs))
         credentials = await turn.credentials()
         began = time.time()
         run = await self.callstream.begin(

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 _MAX_BACK_OFF = 0.5
 
 
-class SessionsAway(JournalError):
+class SessionsUnavailable(JournalError):
     """The database of google-adk's sessions cannot be reached just now."""
 
 
@@ -40,7 +40,7 @@ class _Retries:
         while True:
             try:
                 done = await work()
-            except SessionsAway:
+            except SessionsUnavailable:
                 now = time.monotonic()
                 self._away_since = self._away_since or now
                 if now + back_off > self._away_since + self._seconds:
@@ -112,5 +112,5 @@ class DatabaseSessions(DatabaseSessionService):
         what = f"{type(cause).__name__}: {text}" if text else type(cause).__name__
         is_cut = isinstance(error, DBAPIError) and error.connection_invalidated
         if is_cut or isinstance(error, PoolTimeout) or isinstance(cause, self._passing):
-            return SessionsAway(f"google-adk's sessions, {self._where}, are away: {what}")
+            return SessionsUnavailable(f"google-adk's sessions, {self._where}, are unavailable: {what}")
         return JournalError(f"google-adk's sessions, {self._where}, could not be used: {what}")

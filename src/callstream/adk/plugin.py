@@ -161,7 +161,7 @@ class CallstreamPlugin(BasePlugin):
     async def _given_up(self, joined: Run | None, context: InvocationContext) -> list[Call]:
         """Calls that a process left behind in the thread when it died."""
         session = context.session
-        return [] if joined else await self.callstream.left_behind.find(session.id, session.user_id)
+        return [] if joined else await self.callstream.orphaned_calls.find(session.id, session.user_id)
 
     async def _record(self, incoming: Incoming, run: Run, context: InvocationContext) -> None:
         await incoming.record(run, context)
@@ -294,7 +294,7 @@ class CallstreamPlugin(BasePlugin):
         invocation, live = known.invocation, known.live
         await known.execution.finish_unasked(Speaker.within(callback_context))
         functions = register_tools(self.callstream, llm_request.tools_dict)
-        invocation.given_up = await self.callstream.left_behind.tell(invocation.given_up)
+        invocation.given_up = await self.callstream.orphaned_calls.tell(invocation.given_up)
         await check_early(invocation.run, llm_request.tools_dict, self._warned_of)
         self._warn_of_progress(callback_context.agent_name, llm_request.tools_dict)
         if live is not None and not live.is_asked(callback_context.agent_name):

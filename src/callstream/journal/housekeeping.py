@@ -20,10 +20,10 @@ import msgspec
 from callstream.errors import JournalError, UsageError
 from callstream.events import RunEvent
 from callstream.journal.archive import Archive, ArchivedReader
-from callstream.journal.archive.objects import ArchiveAway
+from callstream.journal.archive.objects import ArchiveUnavailable
 from callstream.journal.follow import Followers
 from callstream.journal.rows import fold
-from callstream.journal.store import RunFilter, Store, StoreAway, forget_filter, forgotten_mark
+from callstream.journal.store import RunFilter, Store, StoreUnavailable, forget_filter, forgotten_mark
 from callstream.journal.whole import RunSize, WholeRun
 from callstream.journal.writer import may_wait
 
@@ -117,7 +117,7 @@ class Housekeeper:
         self,
         work: Callable[..., Coroutine[Any, Any, _T]],
         *args: Any,
-        again: Callable[[StoreAway], object] | None = None,
+        again: Callable[[StoreUnavailable], object] | None = None,
     ) -> _T:
         """Does work that may be repeated. While the store is unavailable, tries again for as long as an append would wait.
 
@@ -128,7 +128,7 @@ class Housekeeper:
         while True:
             try:
                 return await work(*args)
-            except StoreAway as error:
+            except StoreUnavailable as error:
                 if time.monotonic() + back_off > deadline:
                     raise
                 if again is not None:
@@ -150,8 +150,8 @@ class Housekeeper:
                 await self._archive.check()
                 await self._archive.clean()
                 await self._archive.pack(duties.archive_after, waits=True)
-        except ArchiveAway as error:
-            raise JournalError(str(error)) from error  # not a StoreAway: appends do not need the archive
+        except ArchiveUnavailable as error:
+            raise JournalError(str(error)) from error  # not a StoreUnavailable: appends do not need the archive
 
     async def compact_own(self) -> None:
         """Compacts the runs that this process compacts itself, whether or not it has the duties."""

@@ -22,7 +22,7 @@ from callstream.events import Record, RunEnded, RunResumed
 from callstream.journal.follow import Folded, Followers, Heads, Page
 from callstream.journal.plan import Append, Plan
 from callstream.journal.rows import RecordColumns, RunRow
-from callstream.journal.store import CallLog, Head, RunFilter, RunRows, Store, StoreAway, StoreReader
+from callstream.journal.store import CallLog, Head, RunFilter, RunRows, Store, StoreReader, StoreUnavailable
 from callstream.journal.whole import WholeRun, stored_rows
 from callstream.journal.writer import Added, Committed, Log, Stale, Writer
 
@@ -109,7 +109,7 @@ class PairedStore:
                     if await self._index.hold(_DEAD, 2 * _DEAD_SECONDS):
                         await self._log.trim_dead(self._index.reader.writers)
                 complaint = ""
-            except StoreAway:
+            except StoreUnavailable:
                 pass  # the next round will do
             except JournalError as error:
                 if complaint != (complaint := str(error)):
@@ -136,7 +136,9 @@ class PairedStore:
             except BaseException:
                 self._lose_turn()  # the plan may not match what was written
                 raise
-        raise StoreAway(f"{self._log.where} was changed by another process during each of {_TRIES} attempts to write")
+        raise StoreUnavailable(
+            f"{self._log.where} was changed by another process during each of {_TRIES} attempts to write"
+        )
 
     async def _commit(self, batch: Sequence[Append]) -> Committed:
         memory = self._writer.memory
@@ -356,8 +358,8 @@ class _PairedReader:
             for run_id, head in heads.items()
         }
 
-    def _torn(self, what: str) -> StoreAway:
-        return StoreAway(f"{self._where} does not have all records of {what}: its two parts do not agree at the moment")
+    def _torn(self, what: str) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._where} does not have all records of {what}: its two parts do not agree yet")
 
 
 def _explains(head: Head, rows: Sequence[RecordColumns]) -> bool:

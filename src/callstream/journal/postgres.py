@@ -41,7 +41,7 @@ from callstream.journal.sql import queries, schema
 from callstream.journal.sql.reader import RunHead, SqlReader
 from callstream.journal.sql.session import Database, Rows, Session
 from callstream.journal.sql.store import SqlStore
-from callstream.journal.store import StoreAway, Unstorable
+from callstream.journal.store import StoreUnavailable, Unstorable
 from callstream.journal.writer import Committed, Stale, Writer
 
 _log = logging.getLogger("callstream.journal")
@@ -232,12 +232,12 @@ def address(url: str) -> Address:
 
 @contextmanager
 def failure(where: str) -> Iterator[None]:
-    """Turns the driver's errors into the journal's: StoreAway if the cause will pass, JournalError for the rest."""
+    """Turns the driver's errors into the journal's: StoreUnavailable if the cause will pass, JournalError for the rest."""
     try:
         yield
     except PASSING as error:
         text = str(error) or ("no answer came in time" if isinstance(error, TimeoutError) else "no reason was given")
-        raise StoreAway(f"{where} is away: {type(error).__name__}: {text}") from error
+        raise StoreUnavailable(f"{where} is unavailable: {type(error).__name__}: {text}") from error
     except asyncpg.PostgresError as error:
         if (error.sqlstate or "")[:2] in _UNSTORABLE:
             raise Unstorable(f"{where} cannot hold such a value: {type(error).__name__}: {error}") from error
@@ -247,7 +247,7 @@ def failure(where: str) -> Iterator[None]:
     except asyncpg.InterfaceError as error:
         if isinstance(error, ValueError):  # a value that the server's types cannot hold
             raise Unstorable(f"{where} cannot hold such a value: {error}") from error
-        raise StoreAway(f"{where} is away: {error}") from error
+        raise StoreUnavailable(f"{where} is unavailable: {error}") from error
 
 
 class ListenRefused(JournalError):
@@ -260,7 +260,7 @@ def listening(where: str) -> Iterator[None]:
     try:
         with failure(where):
             yield
-    except StoreAway:
+    except StoreUnavailable:
         raise
     except JournalError as error:
         raise ListenRefused(str(error)) from error
@@ -377,7 +377,7 @@ class PostgresStore(SqlStore):
                 except BaseException:
                     self._forget_turn()
                     raise
-        raise StoreAway(f"{self.where} was changed by another process during each of five attempts to write")
+        raise StoreUnavailable(f"{self.where} was changed by another process during each of five attempts to write")
 
     async def _commit(self, connection: Any, batch: Sequence[Append]) -> Committed:
         if self._turn is None:
@@ -425,7 +425,7 @@ class PostgresStore(SqlStore):
                         await self._listen()
                     else:
                         await self._keep_looking()
-            except StoreAway:
+            except StoreUnavailable:
                 await asyncio.sleep(back_off)
                 back_off = min(back_off * 2, _MAX_BACK_OFF)
             except ListenRefused as error:

@@ -24,7 +24,7 @@ from callstream.journal.follow import Followers, News, Pushed, call_in
 from callstream.journal.housekeeping import JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.rows import Kind, Row
-from callstream.journal.store import Store, StoreAway, Unstorable
+from callstream.journal.store import Store, StoreUnavailable, Unstorable
 from callstream.journal.writer import Committed
 from callstream.waits import TimeLimit
 
@@ -261,7 +261,7 @@ class AppendQueue:
             self._is_looking = self._is_ready
             return not self._is_ready
 
-    def take(self) -> list[Waiting]:
+    def pop(self) -> list[Waiting]:
         """The appends that wait now, up to MAX_BATCH records. The batch before must have been settled."""
         with self._lock:
             if self._records <= MAX_BATCH:
@@ -416,7 +416,7 @@ class Outage:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        if not isinstance(error, StoreAway):
+        if not isinstance(error, StoreUnavailable):
             self.refusal = error
             self.room = min(max(_LEAST_ROOM, self.room, size), _MOST_ROOM)
         if not self._is_logged and (gave_up or self.refusal or now - self._since >= _PASSING_SECONDS):
@@ -467,7 +467,7 @@ class GroupCommit:
             else:
                 await asyncio.sleep(0)  # the lease is renewed on this loop, under full load too
             self._news.clear()
-            if batch := self.queue.take():
+            if batch := self.queue.pop():
                 await self._commit(batch)
             if stop.is_set() and not len(self.queue):
                 return
@@ -483,7 +483,7 @@ class GroupCommit:
         while batch:
             try:
                 committed = await self._in_time(batch)
-            except StoreAway as error:
+            except StoreUnavailable as error:
                 self._outage.begin(error)
                 batch = self._still_in_time(batch, error)
                 if batch:
@@ -512,22 +512,24 @@ class GroupCommit:
         try:
             return await self._limit.hold(seconds, self._store.commit(batch))
         except TimeoutError as error:
-            raise StoreAway(f"{self._store.where} is away: no answer came within {seconds:.1f} s") from error
+            raise StoreUnavailable(
+                f"{self._store.where} is unavailable: no answer came within {seconds:.1f} s"
+            ) from error
 
-    def _still_in_time(self, batch: Sequence[Waiting], error: StoreAway) -> Sequence[Waiting]:
+    def _still_in_time(self, batch: Sequence[Waiting], error: StoreUnavailable) -> Sequence[Waiting]:
         now = time.monotonic()
         late = [waiting for waiting in batch if waiting.deadline <= now]
         if late:
             self._outage.begin(error, gave_up=True)
             gave_up: CallstreamError = JournalError(
-                f"{_was_away(error, self._patience)}; whether this append is written is not known"
+                f"{_was_unavailable(error, self._patience)}; whether this append is written is not known"
             )
             gave_up.__cause__ = error
             self.queue.settle(late, [gave_up] * len(late))
         return [waiting for waiting in batch if waiting.deadline > now]
 
 
-def _was_away(error: StoreAway, seconds: float) -> str:
+def _was_unavailable(error: StoreUnavailable, seconds: float) -> str:
     """The error in the past tense. It names what was unavailable: the store, or one of the two that it consists of."""
-    which, is_away, why = str(error).partition(" is away: ")
-    return f"{which} was away for {seconds:g} s ({why})" if is_away else f"{error} (for {seconds:g} s)"
+    which, is_unavailable, why = str(error).partition(" is unavailable: ")
+    return f"{which} was unavailable for {seconds:g} s ({why})" if is_unavailable else f"{error} (for {seconds:g} s)"

@@ -37,7 +37,7 @@ from callstream.journal.sql import queries, schema
 from callstream.journal.sql.reader import SqlReader, heads_of
 from callstream.journal.sql.session import Database, Rows, Session
 from callstream.journal.sql.store import SqlStore
-from callstream.journal.store import StoreAway, Unstorable
+from callstream.journal.store import StoreUnavailable, Unstorable
 from callstream.journal.writer import Committed, Stale, Writer, process_lives
 from callstream.waits import at_once
 
@@ -76,7 +76,7 @@ def _open_connection(
 
 @contextmanager
 def _failure(where: str) -> Iterator[None]:
-    """Turns SQLite's errors into the journal's: StoreAway for a lock that will pass, JournalError for the rest."""
+    """Turns SQLite's errors into the journal's: StoreUnavailable for a lock that will pass, JournalError for the rest."""
     try:
         yield
     except _FAILURES as error:
@@ -89,7 +89,7 @@ _FAILURES = (sqlite3.Error, UnicodeEncodeError, OverflowError)
 def _failed(where: str, error: Exception) -> JournalError:
     if isinstance(error, sqlite3.Error):
         if _is_passing(error):
-            return StoreAway(f"{where} is locked by another process: {error}")
+            return StoreUnavailable(f"{where} is locked by another process: {error}")
         if _code(error) in _NOT_WRITABLE:
             return JournalError(
                 f"{where} could not be used: {error}; its folder has to exist and be writable, like the file, even for "
@@ -494,7 +494,7 @@ class SqliteStore(SqlStore):
             except BaseException:
                 self._writer.memory.clear()  # it has what was planned, which the file does not
                 raise
-        raise StoreAway(f"{self.where} was changed by another process during each of three attempts to write")
+        raise StoreUnavailable(f"{self.where} was changed by another process during each of three attempts to write")
 
     async def _check(self, session: SqliteSession, batch: Sequence[Append]) -> None:
         """Drops from memory the runs of the batch that another process has changed.

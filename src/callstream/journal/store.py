@@ -70,7 +70,7 @@ def forgotten_mark(thread_id: str, principal: str | None) -> str:
 # -- when a store cannot be written ------------------------------------------------------------------------------------
 
 
-class StoreAway(JournalError):
+class StoreUnavailable(JournalError):
     """The store cannot be reached or is locked at the moment. It is worth trying again for a while.
 
     Whether the batch under way was written is unknown. When it is tried again, each append's ``base`` shows whether it was.
@@ -221,7 +221,7 @@ class Store(Protocol):
 
     It is the whole journal, or the index beside a ``Log``, which then has some pieces of live runs.
 
-    Anything may raise StoreAway if it should be tried again, JournalError if not.
+    Anything may raise StoreUnavailable if it should be tried again, JournalError if not.
     """
 
     where: str

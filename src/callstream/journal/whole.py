@@ -236,7 +236,7 @@ class Packs(Protocol):
     becomes ``kept``, in the transaction that takes the runs out of the tables; so a process that was stopped for long
     cannot make use of an object that another process has given up.
 
-    Anything may raise StoreAway if it should be tried again, JournalError if not.
+    Anything may raise StoreUnavailable if it should be tried again, JournalError if not.
     """
 
     async def due(self, age: float, limit: int) -> Sequence[Due]:

@@ -24,7 +24,7 @@ from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
 from callstream.journal.queue import GroupCommit, Outage, Then, deliver
 from callstream.journal.rows import Row
-from callstream.journal.store import Store, StoreAway
+from callstream.journal.store import Store, StoreUnavailable
 from callstream.journal.writer import Writer, with_process
 from callstream.waits import at_once
 
@@ -242,7 +242,7 @@ class JournalThread:
             try:
                 await self._tidy(period)
                 complaint = ""
-            except StoreAway as error:
+            except StoreUnavailable as error:
                 self._outage.begin(error)
             except JournalError as error:
                 if complaint != (complaint := str(error)):

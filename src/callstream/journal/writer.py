@@ -50,7 +50,7 @@ class Log(Protocol):
     others are in the part of its present owner and nowhere else. Pieces that have been in the log for long are copied
     into the index, too.
 
-    Anything may raise StoreAway if it should be tried again, JournalError if not.
+    Anything may raise StoreUnavailable if it should be tried again, JournalError if not.
     """
 
     where: str

@@ -6,7 +6,8 @@ import importlib
 import warnings
 from typing import Any
 
-from callstream.runtime.driver import Driver, DriverSettings, RunRequest, Seat, Seats, StartedRun
+from callstream.errors import warn_of_name
+from callstream.runtime.driver import Driver, DriverSettings, Limit, Permit, RunRequest, StartedRun
 from callstream.runtime.engine import Engine, Observers, Settings
 from callstream.runtime.log import TextLimits
 from callstream.runtime.response import Response, TextFilter
@@ -16,15 +17,15 @@ __all__ = [
     "Driver",
     "DriverSettings",
     "Engine",
+    "Limit",
     "ModelCall",
     "Observer",
     "Observers",
+    "Permit",
     "Response",
     "Run",
     "RunEngine",
     "RunRequest",
-    "Seat",
-    "Seats",
     "Settings",
     "StartedRun",
     "TextFilter",
@@ -34,7 +35,13 @@ __all__ = [
 ]
 
 
+_RENAMED = {"Seats": "Limit", "Seat": "Permit"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warn_of_name(name, _RENAMED[name])
+        return globals()[_RENAMED[name]]
     if name not in ("Callstream", "SyncRun"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"import {name} from callstream, not from callstream.runtime", DeprecationWarning, stacklevel=2)

@@ -13,8 +13,8 @@ principal, and there is one rule for each side:
   meant: the first of the newest run that has one, since calls of one run are answered in their order. If none awaits an
   answer, the newest is meant; a discarded one only if there is no other.
 
-``LeftBehind`` handles the calls that a process left in a thread when it died in the middle of their arguments. Their abort
-hooks run in the process that continues the thread. A process counts as dead when its lease has run out; until then it
+``OrphanedCalls`` handles the calls that a process left in a thread when it died in the middle of their arguments. Their
+abort hooks run in the process that continues the thread. A process counts as dead when its lease has run out; until then it
 cannot be distinguished from a slow one. The thread does not wait for that: its next turn begins at once, and the run that
 is still open is watched. If its owner ends it, there is nothing to do; if the lease runs out, the run is swept, and then the
 hooks are notified. A run that goes on in another process takes care of its own calls (``Run.given_up``). So the hooks of
@@ -293,7 +293,7 @@ _SWEEP_EVERY = 1.0
 """Seconds between two checks whether the owner of a watched run has died."""
 
 
-class LeftBehind:
+class OrphanedCalls:
     """Finds such calls and notifies their hooks, once per call in a process."""
 
     def __init__(self, engine: Engine[Any]) -> None:

@@ -252,7 +252,7 @@ class Claims:
             return -1
         written = call.args if isinstance(call.args, dict) else {}
         early: EarlyRun | None = self._early.begun(call.call_id)
-        typed = early.given if early is not None and isinstance(early.given, dict) else {}
+        typed = early.arguments if early is not None and isinstance(early.arguments, dict) else {}
         values = {**{name: value for name, value in typed.items() if not isinstance(value, Streamed)}, **written}
         return sum(name in bound and _is_equal(bound[name], values[name], typed.get(name)) for name in values)
 

@@ -492,7 +492,7 @@ class RunCore(ABC):
             ending = Ending.failed("interrupted", error=lost)  # the process that took it over has ended it
             raise
         except JournalError:
-            self.engine.unended.add(self.run_id, partial(self.end_in_journal, ending))
+            self.engine.end_retries.add(self.run_id, partial(self.end_in_journal, ending))
             raise
         finally:
             self._finish(ending)

@@ -155,38 +155,38 @@ def _app_in(run_input: Any) -> str | None:
             return None
 
 
-class Seat:
-    """A seat, taken until its ``with`` ends, unless it was moved to another holder before.
+class Permit:
+    """One of the places that a limit allows: held until its ``with`` ends, unless it was moved to another holder before.
 
     There is one for each open stream: an ``ExitStack`` would be a kilobyte.
     """
 
-    __slots__ = ("_principal", "_seats")
+    __slots__ = ("_limit", "_principal")
 
-    def __init__(self, seats: Seats, principal: str | None) -> None:
-        self._seats: Seats | None = seats
+    def __init__(self, limit: Limit, principal: str | None) -> None:
+        self._limit: Limit | None = limit
         self._principal = principal
 
-    def move(self) -> Seat:
-        """The same seat for another holder; what becomes of this one no longer matters."""
-        assert self._seats is not None
-        moved, self._seats = Seat(self._seats, self._principal), None
+    def move(self) -> Permit:
+        """The same permit for another holder; what becomes of this one no longer matters."""
+        assert self._limit is not None
+        moved, self._limit = Permit(self._limit, self._principal), None
         return moved
 
-    def __enter__(self) -> Seat:
+    def __enter__(self) -> Permit:
         return self
 
     def __exit__(self, *_: object) -> None:
-        seats, self._seats = self._seats, None
-        if seats is not None:
-            seats.give_back(self._principal)
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            limit.release(self._principal)
 
 
-class Seats:
+class Limit:
     """How many of something there are, and how many there may be: in all, and of one principal. None means no limit.
 
-    A seat is taken before anything is awaited, so that requests that come together cannot all find the last one.
-    ``on_change`` is called with 1 or -1 for every seat that is taken or given back.
+    A permit is acquired before anything is awaited, so that requests that come together cannot all find the last one.
+    ``on_change`` is called with 1 or -1 for every permit that is acquired or released.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Seats:
         self._on_change = on_change or (lambda change: None)
         self._taken: Counter[str | None] = Counter()
 
-    def take(self, principal: str | None = None) -> Seat:
+    def acquire(self, principal: str | None = None) -> Permit:
         """Raises TooMany if there is none left."""
         if self._most is not None and self._taken.total() >= self._most:
             raise TooMany(self._most, of_one=False)
@@ -205,9 +205,9 @@ class Seats:
             raise TooMany(self._most_of_one, of_one=True)
         self._taken[principal] += 1
         self._on_change(1)
-        return Seat(self, principal)
+        return Permit(self, principal)
 
-    def give_back(self, principal: str | None) -> None:
+    def release(self, principal: str | None) -> None:
         self._taken[principal] -= 1
         if not self._taken[principal]:
             del self._taken[principal]
@@ -263,12 +263,12 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver:
-    """Begins runs within the limits, and keeps track of those that it works on. ``seats``: how many there may be."""
+    """Begins runs within the limits, and keeps track of those that it works on. ``limit``: how many there may be."""
 
-    def __init__(self, engine: Engine[Run], settings: DriverSettings, seats: Seats | None = None) -> None:
+    def __init__(self, engine: Engine[Run], settings: DriverSettings, limit: Limit | None = None) -> None:
         self._engine = engine
         self._settings = settings
-        self._seats = seats or Seats()
+        self._limit = limit or Limit()
         self._running: dict[str, Working[Run]] = {}
         self._starting = 0
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
@@ -310,7 +310,7 @@ class Driver:
             if self.is_draining:
                 raise ShuttingDown
             room = held.enter_context(ExitStack())
-            room.enter_context(self._seats.take(principal))
+            room.enter_context(self._limit.acquire(principal))
             self._starting += 1
             held.callback(self._has_started)
             if turn is not None:

@@ -251,7 +251,7 @@ class EarlyRun:
         self.has_begun = False
         self.is_joined = False
         """Whether a caller has asked for the result already. Each result goes to one caller."""
-        self.given: Any = {}
+        self.arguments: Any = {}
         """What the tool is called with: arguments by name, or the single one of a free-text tool."""
         self._run = run
         self._write = write
@@ -354,7 +354,7 @@ class EarlyRun:
     def _begin(self) -> None:
         self.has_begun = True
         if self._args is not None:
-            self.given = self._args.kwargs
+            self.arguments = self._args.kwargs
         self._task = asyncio.get_running_loop().create_task(
             self._main(), name=f"callstream early run of call {self.call_id}", context=contextvars.copy_context()
         )
@@ -401,7 +401,7 @@ class EarlyRun:
         if self._args is None:
             typed = await run.convert(self.call_id)
             call = await run.prepare(self.call_id)
-            self.given = (call.args or {}) if typed is None else typed
+            self.arguments = (call.args or {}) if typed is None else typed
         await self._write([CallRunningEarly(self.call_id, self.tool.replay)])
         if run.call(self.call_id).state is not CallState.RUNNING_EARLY:
             raise run.rejection(self.call_id)
@@ -412,9 +412,9 @@ class EarlyRun:
         if self._reason is not None:
             raise ArgumentsAborted(self._reason, self._detail)
         progress = run.progress_of(self.call_id)
-        typed = self.given if isinstance(self.given, dict) else None
+        typed = self.arguments if isinstance(self.arguments, dict) else None
         self._running = _Interruptible(
-            run.engine.call_with(self.tool, self.given, progress, typed, run_plain=self._run_in_thread)
+            run.engine.call_with(self.tool, self.arguments, progress, typed, run_plain=self._run_in_thread)
         )
         try:
             with running_for(run.call(self.call_id)):

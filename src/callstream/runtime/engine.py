@@ -28,7 +28,7 @@ from callstream.guards import Guard, Guards
 from callstream.hooks import HookSettings
 from callstream.journal import Journal
 from callstream.jsontext.path import format_path
-from callstream.runtime.log import Unended, is_being_cancelled
+from callstream.runtime.log import EndRetries, is_being_cancelled
 from callstream.runtime.ownloop import run_function
 from callstream.runtime.progress import ProgressHandler, arguments_for, check_handler
 from callstream.tools import (
@@ -268,7 +268,7 @@ class Toolbox:
     async def call_with(
         self,
         made: Tool[Any],
-        given: Any,
+        arguments: Any,
         progress: Progress,
         typed: dict[str, Any] | None = None,
         *,
@@ -280,9 +280,9 @@ class Toolbox:
         """
         tokens = current_progress.set(progress), typed_arguments.set(typed)
         try:
-            if isinstance(given, dict):
-                return await _call(made, *_place(made, given), run_plain)
-            return await _call(made, (given,), {}, run_plain)
+            if isinstance(arguments, dict):
+                return await _call(made, *_place(made, arguments), run_plain)
+            return await _call(made, (arguments,), {}, run_plain)
         finally:
             current_progress.reset(tokens[0])
             typed_arguments.reset(tokens[1])
@@ -304,12 +304,15 @@ class Toolbox:
             logger.exception("on_tool_progress raised for call %s of tool %s", call.call_id, call.name)
 
 
-def _place(made: Callable[..., Any], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _place(made: Callable[..., Any], arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A model gives every argument by name; positional-only parameters get theirs by position."""
     parameters = inspect.signature(made).parameters.values()
     nameless = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
-    reached = list(takewhile(given.__contains__, nameless))
-    return tuple(given[name] for name in reached), {name: given[name] for name in given if name not in reached}
+    reached = list(takewhile(arguments.__contains__, nameless))
+    return (
+        tuple(arguments[name] for name in reached),
+        {name: arguments[name] for name in arguments if name not in reached},
+    )
 
 
 async def _call(made: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], run_plain: RunPlain) -> Any:
@@ -426,7 +429,7 @@ class Working(msgspec.Struct, Generic[RunT], eq=False):
     task: asyncio.Task[None]
     turn: Hashable
     room: ExitStack
-    """What the run occupies until its work is done: a seat, and its turn if it has to wait for one."""
+    """What the run occupies until its work is done: a permit, and its turn if it has to wait for one."""
     limit: asyncio.TimerHandle | None = None
     """Limits the run's time, and once the run has ended, the time of what its agent still does."""
     watchers: int = 0
@@ -449,7 +452,7 @@ class Engine(Toolbox, Generic[RunT]):
     ) -> None:
         super().__init__(tools, on_tool_progress=on_tool_progress, settings=settings, guards=guards)
         self.journal = journal
-        self.unended = Unended()
+        self.end_retries = EndRetries()
         """Runs whose end the journal has not accepted yet: they end as soon as it does."""
         self.has_host = False
         """Whether a host (a framework's plugin) says which requests come from its agents."""

@@ -31,9 +31,9 @@ A call whose tool runs early counts as executing if its arguments are whole, and
 that awaits an answer is not open.
 
 Every run ends: ``RunCore`` writes the end once, and if the journal does not take it, for whatever reason, the run is left to
-``Unended``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal how far the
-run has got, and writes nothing to a run that has ended. If the process dies before that, its lease runs out, and the next
-sweep ends the run in its stead.
+``EndRetries``, which tries again until it does. Trying again is safe because ``RunLog.end`` first asks the journal how far
+the run has got, and writes nothing to a run that has ended. If the process dies before that, its lease runs out, and the
+next sweep ends the run in its stead.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class _Retry(msgspec.Struct, frozen=True, eq=False):
     task: asyncio.Task[None]
 
 
-class Unended:
+class EndRetries:
     """Runs that have ended although the journal has not taken their end. Each is retried by a task on its run's loop."""
 
     def __init__(self) -> None:

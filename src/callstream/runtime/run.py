@@ -161,7 +161,7 @@ class Run(RunCore):
         except JournalError as error:
             # The run may be in the journal, and nothing else would end it.
             if self.is_doubtful and engine.active_run(self.run_id) is None:
-                engine.unended.add(self.run_id, partial(self.end_in_journal, Ending.failed(str(error))))
+                engine.end_retries.add(self.run_id, partial(self.end_in_journal, Ending.failed(str(error))))
             raise
         finally:
             engine.release_run_id(self.run_id)

@@ -202,7 +202,7 @@ class FunctionHost:
         if run.keeping is not None:
             run.keeping.elsewhere = client_tools
         async with run:
-            await self.callstream.left_behind.tell(run.given_up)
+            await self.callstream.orphaned_calls.tell(run.given_up)
             for message in since_spoken(run_input.messages):
                 if isinstance(message, UserMessage):
                     await run.record([_message_received(message)])

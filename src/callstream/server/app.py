@@ -30,7 +30,7 @@ from callstream.runtime.driver import Heir
 from callstream.server.agent import Agent, AgentFunction, Host, Successor, host_of
 from callstream.server.api import Api
 from callstream.server.chat import ChatRoutes
-from callstream.server.health import JOURNAL_AWAY, HealthRoutes, JournalHealth, is_in_log
+from callstream.server.health import JOURNAL_UNAVAILABLE, HealthRoutes, JournalHealth, is_in_log
 from callstream.server.logs import LogObserver, describe_request
 from callstream.server.requests import Access, Auth, Guard, Problem, json_response, problem_response, shutting_down
 from callstream.server.routes import CopilotKitRoutes, RunRoutes, driver_for
@@ -212,7 +212,7 @@ def _answer_journal(driver: Driver, request: Request, error: Exception) -> Respo
     assert isinstance(error, JournalError)
     if not is_in_log(error):
         logger.error("%s: the journal failed: %s", describe_request(request.scope), error)
-    return problem_response(JOURNAL_AWAY)
+    return problem_response(JOURNAL_UNAVAILABLE)
 
 
 def _name_of(agent: Any) -> str:

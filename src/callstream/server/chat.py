@@ -90,11 +90,11 @@ class ChatRoutes:
         check_ids(run_input)
         if asked.continues is not None and not await self._journal.runs(run_id=run_id, limit=1):
             await self._check_answers(run_input, principal)
-        with self._runs.seat(principal) as seat, remote_parent(request.headers):
+        with self._runs.permit(principal) as permit, remote_parent(request.headers):
             run_id = await self._runs.start(run_input, principal)
             rows = await self._access.runs_of(asked.chat_id, principal)
             frames = await self._whole_run(rows, run_id, sdk, asked.continues)
-            return self._runs.stream(frames, run_id, seat, HEADERS)
+            return self._runs.stream(frames, run_id, permit, HEADERS)
 
     async def _check_answers(self, run_input: RunAgentInput, principal: str | None) -> None:
         """Refuses a request whose answers all come too late, as from a stale browser tab: a run would do nothing.
@@ -146,16 +146,16 @@ class ChatRoutes:
         principal = await self._access.principal(request)
         sdk = _sdk(request)
         run_id = request.headers.get("x-run-id")
-        with self._runs.seat(principal) as seat:
+        with self._runs.permit(principal) as permit:
             rows = await self._access.known_runs(request.path_params["chat_id"], principal)
             if run_id is not None and any(row.run_id == run_id for row in rows):
-                return self._runs.stream(await self._whole_run(rows, run_id, sdk), run_id, seat, HEADERS)
+                return self._runs.stream(await self._whole_run(rows, run_id, sdk), run_id, permit, HEADERS)
             if run_id is not None or not rows or rows[0].outcome is not None:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
             turn = await self._turn(rows)
             translator = ChunkTranslator(turn.message_id, self._view, sdk=sdk)
             frames = _replay(self._journal, turn, translator)
-            return self._runs.stream(frames, rows[0].run_id, seat, HEADERS)
+            return self._runs.stream(frames, rows[0].run_id, permit, HEADERS)
 
     async def _whole_run(
         self, rows: Sequence[RunRow], run_id: str, sdk: Any, message_id: str | None = None

@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from callstream.errors import JournalError, UsageError
 from callstream.journal import Journal
-from callstream.journal.archive.objects import ArchiveAway
-from callstream.journal.store import StoreAway
+from callstream.journal.archive.objects import ArchiveUnavailable
+from callstream.journal.store import StoreUnavailable
 from callstream.runtime import Driver
 from callstream.server.requests import Problem, json_response, problem_response, shutting_down
 
@@ -28,7 +28,7 @@ _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _EVERY_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 1.5
-JOURNAL_AWAY: Final = Problem(
+JOURNAL_UNAVAILABLE: Final = Problem(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "journal_away",
     "The journal is unavailable; try again later.",
@@ -48,7 +48,7 @@ class JournalHealth:
         self._failing_since: float | None = None
 
     @property
-    def is_away(self) -> bool:
+    def is_unavailable(self) -> bool:
         """Whether the journal has refused writes for longer than ``patience``."""
         since = self._failing_since
         return since is not None and asyncio.get_running_loop().time() - since >= self._patience
@@ -77,16 +77,16 @@ class JournalHealth:
         ``grace``: how many seconds the work gets if the journal is unavailable already. A journal that accepts no writes may
         still be readable.
         """
-        is_away = self.is_away
-        limit = asyncio.timeout(grace if is_away else None)
+        is_unavailable = self.is_unavailable
+        limit = asyncio.timeout(grace if is_unavailable else None)
         try:
             async with limit:
-                if not is_away:
+                if not is_unavailable:
                     self._limits.add(limit)
                 return await work
         except TimeoutError:
             if limit.expired():
-                raise _JournalAway("the journal takes no writes") from None
+                raise _JournalUnavailable("the journal takes no writes") from None
             raise
         finally:
             self._limits.discard(limit)
@@ -106,7 +106,7 @@ class JournalHealth:
                 is_well = await self.check()
             except UsageError:
                 return  # the journal is closed, which ends all streams
-            if not is_well and self.is_away:
+            if not is_well and self.is_unavailable:
                 now = asyncio.get_running_loop().time()
                 while self._limits:
                     self._limits.pop().reschedule(now)
@@ -117,13 +117,13 @@ class JournalHealth:
             await asyncio.wait({self._watch})
 
 
-class _JournalAway(JournalError):
+class _JournalUnavailable(JournalError):
     """The journal has refused writes for too long."""
 
 
 def is_in_log(error: JournalError) -> bool:
     """Whether the journal has logged the error itself. It does not for an unavailable archive: appends do not need one."""
-    return isinstance(error, _JournalAway | StoreAway) and not isinstance(error, ArchiveAway)
+    return isinstance(error, _JournalUnavailable | StoreUnavailable) and not isinstance(error, ArchiveUnavailable)
 
 
 class HealthRoutes:
@@ -143,5 +143,5 @@ class HealthRoutes:
         if self._driver.is_draining:
             return problem_response(shutting_down())
         if not await self._journal.check():
-            return problem_response(JOURNAL_AWAY)
+            return problem_response(JOURNAL_UNAVAILABLE)
         return json_response({"status": "ready"})

@@ -24,7 +24,7 @@ from callstream.agui.presentation import OlderClient, Presenter
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.guards import APPROVAL
 from callstream.journal import RunRow
-from callstream.runtime import Driver, DriverSettings, RunRequest, Seat, Seats, TextLimits
+from callstream.runtime import Driver, DriverSettings, Limit, Permit, RunRequest, TextLimits
 from callstream.runtime.questions import may_have_questions
 from callstream.server.agent import AnswersHost, AppHost, Host, answered_in
 from callstream.server.health import JournalHealth
@@ -70,7 +70,7 @@ def driver_for(host: Host, settings: ServerSettings, *, logs_failures: bool) -> 
             shutdown_seconds=settings.shutdown_seconds,
             logs_failures=logs_failures,
         ),
-        Seats(settings.max_runs, settings.max_runs_per_principal),
+        Limit(settings.max_runs, settings.max_runs_per_principal),
     )
 
 
@@ -109,7 +109,7 @@ class RunRoutes:
         self._joins = Joins(self.journal, self.view)
         self._pulse = Pulse(settings)
         self._observers = host.callstream.observers
-        self._seats = Seats(settings.max_streams, settings.max_streams_per_principal, self._count_streams)
+        self._stream_limit = Limit(settings.max_streams, settings.max_streams_per_principal, self._count_streams)
 
     def routes(self) -> list[Route]:
         guarded = self.guarded
@@ -145,7 +145,7 @@ class RunRoutes:
         client has read the run; it gets the rest. ``is_older``: whether the client is older than AG-UI 1.0; by default the
         settings decide that for clients that declare no version.
         """
-        with self.seat(principal) as seat:
+        with self.permit(principal) as permit:
             presentation = self._presentation(run_input, is_older=self._is_older(run_input.protocol_version, is_older))
             if last_event_id:
                 await self.access.check_thread(run_input.thread_id, principal)
@@ -155,11 +155,11 @@ class RunRoutes:
                     raise not_found("run")
                 client = self._client(presentation, row.run_id, run_input.messages)
                 rest = self._rest(row, _position(last_event_id, row), client)
-                return self.stream(rest, row.run_id, seat, client=client)
+                return self.stream(rest, row.run_id, permit, client=client)
             run_id = await self.start(run_input, principal, owner=owner)
             client = self._client(presentation, run_id, run_input.messages)
             frames = live(self.journal, run_id, self.view, client)
-            return self.stream(frames, run_id, seat, client=client)
+            return self.stream(frames, run_id, permit, client=client)
 
     async def start(self, run_input: RunAgentInput, principal: str | None, *, owner: str | None = None) -> str:
         """Starts a run of the input, or finds the one that the same request began before. Returns its id."""
@@ -238,12 +238,12 @@ class RunRoutes:
         """One of the principal's threads: its past, then its last run live. None if there is no such thread, or if there is
         nothing to see because its last run is ``known`` and over.
         """
-        with self.seat(principal) as seat:
+        with self.permit(principal) as permit:
             rows = await self.access.known_runs(thread_id, principal)
             if not rows or (rows[0].run_id == known and rows[0].outcome is not None):
                 return None
             client = self._client(self._presentation(None, is_older=is_older), rows[0].run_id)
-            return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, seat, client=client)
+            return self.stream(self._joins.join(rows[::-1], client), rows[0].run_id, permit, client=client)
 
     async def rejoin(self, request: Request) -> Response:
         """TanStack AI's requests when a page is loaded: which run to join (``threadId``), then that run (``runId``).
@@ -257,7 +257,7 @@ class RunRoutes:
             rows = [] if thread_id is None else await self.access.known_runs(thread_id, principal)
             active = {"runId": rows[0].run_id} if rows else None
             return json_response({"messages": [], "activeRun": active, "interrupts": None})
-        with self.seat(principal) as seat:
+        with self.permit(principal) as permit:
             row = await self.access.thread_run(run_id, principal)
             client = self._client(self._presentation(None, is_older=False), run_id)
             place = request.headers.get("last-event-id") or asked.get("offset") or _BEGINNING
@@ -265,7 +265,7 @@ class RunRoutes:
                 frames = self._rest(row, _position(place, row), client)
             else:
                 frames = self._joins.join(await self._runs_up_to(run_id), client)
-            return self.stream(frames, run_id, seat, client=client)
+            return self.stream(frames, run_id, permit, client=client)
 
     def _presentation(self, run_input: RunAgentInput | None, *, is_older: bool) -> Presenter | None:
         made = self._host.presentation(run_input)
@@ -278,13 +278,13 @@ class RunRoutes:
     async def events(self, request: Request) -> Response:
         """The raw records of a run."""
         principal = await self.access.principal(request)
-        with self.seat(principal) as seat:
+        with self.permit(principal) as permit:
             row = await self.access.run(request.path_params["run_id"], principal)
             after = number(request.query_params, "after", 0)
             after = number(request.headers, "last-event-id", after)
             if after > row.last_seq and row.outcome is not None:
                 after = row.last_seq
-            return self.stream(raw(self.journal, row.run_id, after), row.run_id, seat)
+            return self.stream(raw(self.journal, row.run_id, after), row.run_id, permit)
 
     async def stop(self, request: Request) -> Response:
         """Asks a run to stop. If another process works on it, that one has to stop it."""
@@ -301,10 +301,10 @@ class RunRoutes:
         await asyncio.shield(self._driver.stop(row.run_id, reason))  # even if the client no longer waits
         return (await self.access.run(row.run_id, row.principal)).outcome
 
-    def seat(self, principal: str | None) -> Seat:
-        """A seat among the open streams; given back unless ``stream`` keeps it."""
+    def permit(self, principal: str | None) -> Permit:
+        """A permit for one more open stream; released unless ``stream`` keeps it."""
         with _explain("open streams", "too_many_streams"):
-            return self._seats.take(principal)
+            return self._stream_limit.acquire(principal)
 
     def _count_streams(self, change: int) -> None:
         self._health.count_users(change)  # their clients wait for records that the journal has yet to accept
@@ -314,7 +314,7 @@ class RunRoutes:
         self,
         frames: AsyncGenerator[Frame, None],
         run_id: str,
-        seat: Seat,
+        permit: Permit,
         headers: Mapping[str, str] | None = None,
         client: Client | None = None,
     ) -> EventStream:
@@ -323,7 +323,7 @@ class RunRoutes:
             self._pulse,
             run_id=run_id,
             watching=self._driver.watch(run_id),
-            held=seat.move(),
+            held=permit.move(),
             headers={"x-run-id": _header_text(run_id), **(headers or {})},
             health=self._health,
         )

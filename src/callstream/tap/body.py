@@ -78,7 +78,7 @@ class Announcing(Protocol):
     def announce_to(self, announce: Callable[[], object]) -> None:
         """Has ``announce`` called when there are bytes to take, instead of waking the task that iterates."""
 
-    def take(self) -> bytes:
+    def pop(self) -> bytes:
         """The bytes that have come, if any."""
         ...
 
@@ -146,7 +146,7 @@ class _Inbox:
 
     def keep_announced(self) -> None:
         """Moves here what the source has announced, so that the provider need not wait."""
-        self._put(self._take())
+        self._put(self._pop_announced())
 
     def pop(self, *, takes: bool) -> bytes:
         """All bytes here, and with ``takes`` also those that the source has announced."""
@@ -156,13 +156,13 @@ class _Inbox:
             self._parts.clear()
             self.held = 0
             self.room.set()
-        return data + self._take() if takes else data
+        return data + self._pop_announced() if takes else data
 
-    def _take(self) -> bytes:
+    def _pop_announced(self) -> bytes:
         if not self.has_more or self._announced is None:
             return b""
         self.has_more = False
-        return self._announced.take()
+        return self._announced.pop()
 
     def close(self) -> None:
         """Drops what is here, and anything that still comes."""

@@ -163,7 +163,7 @@ class _Head(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """Made by ``connect``. One exchange at a time: ``ask``, then ``wait`` and ``take`` until the body is complete."""
+    """Made by ``connect``. One exchange at a time: ``ask``, then ``wait`` and ``pop`` until the body is complete."""
 
     transport: asyncio.Transport
 
@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def take(self) -> bytes:
+    def pop(self) -> bytes:
         """The bytes that have come, if any."""
         data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
         self._unread.clear()
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
             if event is h11.NEED_DATA:
                 if not begun:
                     await self.wait()
-                data = begun or self.take()
+                data = begun or self.pop()
                 if not data:
                     self.raise_error()
                     raise self._library.RemoteProtocolError("Server disconnected without sending a response.")
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
         self._is_resuming = False
 
     def _time_out(self) -> None:
-        """Time counts from the last ``take``, which does not reset the alarm. Untaken bytes mean it is not silent."""
+        """Time counts from the last ``pop``, which does not reset the alarm. Untaken bytes mean it is not silent."""
         if self._waiter is None or self._waiter.done() or self._seconds is None:
             return
         left = self._seconds if self._unread else self._taken_at + self._seconds - self._loop.time()
@@ -635,10 +635,10 @@ class DirectStream:
         """See ``Announcing``. To be called before iterating."""
         self._announce = announce
 
-    def take(self) -> bytes:
+    def pop(self) -> bytes:
         """See ``Announcing``."""
         # Bytes after the end of the body are not part of it.
-        data = b"" if self._body.has_ended else self._connection.take()
+        data = b"" if self._body.has_ended else self._connection.pop()
         content = self._body.feed(data) if data else b""
         if self._body.has_ended:
             self._connection.wake()
@@ -653,7 +653,7 @@ class DirectStream:
             self._begun = content = b""
             connection.announce = self._announce
             while True:
-                if content := self.take() or self._last():
+                if content := self.pop() or self._last():
                     yield content
                     content = b""
                 elif body.has_ended:

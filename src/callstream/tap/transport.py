@@ -112,7 +112,7 @@ def _place(url: Any) -> str:
 # ask again.
 
 
-class _Patience:
+class _StreamTimeouts:
     """For one request, from now on. ``first_byte`` and ``idle`` in seconds; None waits as long as the HTTP client does."""
 
     def __init__(self, first_byte: float | None, idle: float | None, timed_out: Callable[[str], Exception]) -> None:
@@ -247,18 +247,18 @@ class TapTransport:
 
     async def _answer(self, exchange: Exchange, errand: _Errand) -> Any:
         """Sends the request, and has the answer read."""
-        patience = self._patience(errand.request)
+        timeouts = self._timeouts(errand.request)
         half = None if exchange.coming is None else exchange.coming.half
         sending = self._send(errand, exchange) if half is None else self._take_up(errand, exchange, half)
         is_streamed = exchange.provider.is_streamed(exchange.asked)
-        answer = await (patience.wait_for_head(sending) if is_streamed else sending)
+        answer = await (timeouts.wait_for_head(sending) if is_streamed else sending)
         try:
-            return await self._tap(exchange, errand, answer, patience)
+            return await self._tap(exchange, errand, answer, timeouts)
         except BaseException:
             await answer.stream.aclose()  # nothing else holds it: the pool would lose the connection
             raise
 
-    async def _tap(self, exchange: Exchange, errand: _Errand, answer: Any, patience: _Patience) -> Any:
+    async def _tap(self, exchange: Exchange, errand: _Errand, answer: Any, timeouts: _StreamTimeouts) -> Any:
         """The answer as the SDK gets it."""
         request = errand.request
         content_type = answer.headers.get("content-type", "")
@@ -274,7 +274,7 @@ class TapTransport:
                 "a response has Content-Encoding %s, which cannot be decoded here; it passes through unread", codings
             )
             return answer
-        source = await patience.wait_for_body(answer.stream) if kind == "stream" else answer.stream
+        source = await timeouts.wait_for_body(answer.stream) if kind == "stream" else answer.stream
         source = decoded(answer, source) if codings else source
         reading = await self._tapping.begin(exchange, answer)
         is_decoded = bool(codings)
@@ -355,9 +355,9 @@ class TapTransport:
         for body in bodies:
             await body.aclose()
 
-    def _patience(self, request: Any) -> _Patience:
+    def _timeouts(self, request: Any) -> _StreamTimeouts:
         own, common = self._settings, self._engine.settings
-        return _Patience(
+        return _StreamTimeouts(
             common.first_byte if own.first_byte is None else own.first_byte,
             common.idle if own.idle is None else own.idle,
             partial(library_of(request).ReadTimeout, request=request),

@@ -29,7 +29,7 @@ from .clients import Client, kinds
 
 
 async def test_run_that_could_not_begin_leaves_its_id_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the journal is away: the client tries again with the same id."""
+    """As when the journal is unavailable: the client tries again with the same id."""
     async with Callstream(f"sqlite:///{tmp_path}/calls.db") as cs:
         reserve_run_id = cs.engine.reserve_run_id
 

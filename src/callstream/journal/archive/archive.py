@@ -21,7 +21,7 @@ from callstream import codec
 from callstream.calls import Call
 from callstream.errors import JournalError
 from callstream.events import Record, in_order
-from callstream.journal.archive.objects import ArchiveAway, ObjectMissing, Objects
+from callstream.journal.archive.objects import ArchiveUnavailable, ObjectMissing, Objects
 from callstream.journal.follow import Folded, Page
 from callstream.journal.rows import Source, call_with_pieces, find_folded_range
 from callstream.journal.store import CallFilter, Head, StoreReader, archive_unnamed
@@ -78,7 +78,7 @@ class Archive:
     async def check(self, *, must_answer: bool = False) -> None:
         """Raises JournalError if the runs are in another archive than this one. An unavailable archive is trusted.
 
-        ``must_answer``: raises ArchiveAway if it is unavailable.
+        ``must_answer``: raises ArchiveUnavailable if it is unavailable.
         """
         for _ in range(_TRIES):
             name = await self._packs.newest()
@@ -88,7 +88,7 @@ class Archive:
                 await self._named.get_spans(name, [(0, 1)])
             except ObjectMissing:
                 continue  # it has been rewritten since, or was never here
-            except ArchiveAway:
+            except ArchiveUnavailable:
                 if must_answer:
                     raise
             return

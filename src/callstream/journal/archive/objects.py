@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from callstream.errors import JournalError
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreUnavailable
 
 _T = TypeVar("_T")
 
 
-class ArchiveAway(StoreAway):
+class ArchiveUnavailable(StoreUnavailable):
     """The archive cannot be reached at the moment, while the index can."""
 
 
@@ -25,7 +25,7 @@ class ObjectMissing(JournalError):
 class Objects(Protocol):
     """Objects that are written once. Awaited in any event loop.
 
-    Anything may raise ArchiveAway if it should be tried again, JournalError if not.
+    Anything may raise ArchiveUnavailable if it should be tried again, JournalError if not.
     """
 
     where: str

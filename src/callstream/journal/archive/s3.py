@@ -18,7 +18,7 @@ from obstore.exceptions import (
 from obstore.store import S3Store
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.archive.objects import ArchiveAway, ObjectMissing
+from callstream.journal.archive.objects import ArchiveUnavailable, ObjectMissing
 
 _OPTIONS = ("endpoint", "region")
 _MISSING = (NotFoundError, FileNotFoundError)  # obstore raises Python's own
@@ -80,7 +80,7 @@ class Bucket:
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise JournalError(f"{self.where} refuses this process: {_line(error)}") from error
         except GenericError as error:
-            raise ArchiveAway(f"{self.where} cannot be reached: {_line(error)}") from error
+            raise ArchiveUnavailable(f"{self.where} cannot be reached: {_line(error)}") from error
         except BaseError as error:
             raise JournalError(f"{self.where} could not be used: {_line(error)}") from error
 

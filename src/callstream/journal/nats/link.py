@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from callstream.errors import JournalError, UsageError
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreUnavailable
 from callstream.journal.writer import Stale
 
 _log = logging.getLogger("callstream.journal")
@@ -185,7 +185,7 @@ class _Answer(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-class _NoLeader(StoreAway):
+class _NoLeader(StoreUnavailable):
     """No server listens on the subject of the request."""
 
 
@@ -272,7 +272,9 @@ class NatsLink:
                     if status in ("204", "404"):
                         return found
                     if status is not None:
-                        raise StoreAway(f"{self.where} is away: {status} {headers.get('Description', '')}")
+                        raise StoreUnavailable(
+                            f"{self.where} is unavailable: {status} {headers.get('Description', '')}"
+                        )
                     found.append((int(headers["Nats-Sequence"]), answer.data))
             finally:
                 await answers.unsubscribe()
@@ -342,7 +344,9 @@ class NatsLink:
             )
         except TimeoutError as error:
             await _close(client)
-            raise StoreAway(f"{self.where} is away: no server has answered: {_said(client.last_error)}") from error
+            raise StoreUnavailable(
+                f"{self.where} is unavailable: no server has answered: {_said(client.last_error)}"
+            ) from error
         except (nats.errors.Error, OSError, ValueError) as error:
             await _close(client)
             raise JournalError(f"{self.where} could not be used: {type(error).__name__}: {error}") from error
@@ -447,7 +451,7 @@ class NatsLink:
             raise JournalError(
                 f"{', '.join(silent)} do{'es' if len(silent) == 1 else ''} not answer, so it is not known whether "
                 f"{self.where} has what it acknowledges on disk: expected the monitoring addresses of a majority of its "
-                "servers. Either the servers are away, or their monitoring addresses are others (log_monitor=)"
+                "servers. Either the servers are unavailable, or their monitoring addresses are others (log_monitor=)"
             )
 
     def _not_durable(self, why: str) -> JournalError:
@@ -460,7 +464,7 @@ class NatsLink:
 
     def _connected(self) -> Client:
         if self._client is None:
-            raise StoreAway(f"{self.where} is away: the connection is closed")
+            raise StoreUnavailable(f"{self.where} is unavailable: the connection is closed")
         return self._client
 
     def _seconds(self) -> float:
@@ -481,7 +485,7 @@ class NatsLink:
         if error is None or error.err_code in known:
             return found
         if error.code == _UNAVAILABLE or error.err_code == _NO_STREAM:
-            raise StoreAway(f"{self.where} is away: {error}")
+            raise StoreUnavailable(f"{self.where} is unavailable: {error}")
         raise JournalError(f"{self.where} could not be used: {error}")
 
     async def _answer(self, asking: Coroutine[Any, Any, Msg]) -> Msg:
@@ -493,7 +497,7 @@ class NatsLink:
             current = asyncio.current_task()
             if breaks == self._breaks or (current is not None and current.cancelling()):
                 raise
-            raise StoreAway(f"{self.where} is away: the connection has broken") from None
+            raise StoreUnavailable(f"{self.where} is unavailable: the connection has broken") from None
         finally:
             self._asking.discard(task)
 
@@ -502,11 +506,11 @@ class NatsLink:
         try:
             yield
         except nats.errors.NoRespondersError as error:
-            raise _NoLeader(f"{self.where} is away: it has no leader") from error
+            raise _NoLeader(f"{self.where} is unavailable: it has no leader") from error
         except nats.errors.MaxPayloadError as error:
             raise JournalError(f"{self.where} could not be used: {error}") from error
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise StoreAway(f"{self.where} is away: {type(error).__name__}: {error}") from error
+            raise StoreUnavailable(f"{self.where} is unavailable: {type(error).__name__}: {error}") from error
         except (msgspec.DecodeError, KeyError, ValueError) as error:
             raise JournalError(f"{self.where} has given an answer that cannot be read: {error}") from error
 

@@ -24,7 +24,7 @@ from nats.aio.subscription import Subscription
 from callstream.errors import JournalError
 from callstream.journal.nats.link import NatsAddress, NatsLink
 from callstream.journal.rows import RecordColumns
-from callstream.journal.store import StoreAway
+from callstream.journal.store import StoreUnavailable
 from callstream.journal.writer import Heard, Settle, Stale
 
 # -- messages of the log, and those of one writer sorted by run: pure --------------------------------------------------
@@ -304,7 +304,7 @@ class NatsLog:
             if view.until >= until:
                 return
             await asyncio.sleep(_LAG_SECONDS)
-        raise StoreAway(f"{self.where} does not have everything yet that it has acknowledged")
+        raise StoreUnavailable(f"{self.where} does not have everything yet that it has acknowledged")
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from callstream.journal.store import (
     OLDEST_CODE,
     SCHEMA_VERSION,
     RunFilter,
-    StoreAway,
+    StoreUnavailable,
     check_archive,
     check_log,
     forgotten_mark,
@@ -249,7 +249,7 @@ class SqlStore(ABC):
                 return await self._writer.sweep(session, limit, time.time(), patience)
             except Stale as stale:
                 # Another run has answered one of the calls meanwhile; the next sweep finds the run again.
-                raise StoreAway(f"{self.where} changed while it was swept") from stale
+                raise StoreUnavailable(f"{self.where} changed while it was swept") from stale
 
     async def adopt(self, apps: Container[str], limit: int, run_id: str | None = None) -> list[str]:
         async with self._database.writing() as session:
