@@ -111,7 +111,7 @@ def test_a_journal_that_is_away_at_the_start_is_one_line_of_the_log(tmp_path: Pa
     assert (done.code, done.out) == (1, "")
     last = [json.loads(line) for line in done.err.splitlines()][-1]
     assert last["level"] == "error"
-    assert "is away: ConnectionRefusedError" in last["message"]
+    assert "is unavailable: ConnectionRefusedError" in last["message"]
 
 
 @pytest.mark.parametrize("name", ["CALLSTREAM_RETRY_SECONDS", "CALLSTREAM_LEASE_TTL"])

@@ -56,7 +56,7 @@ async def test_ends_are_true_while_postgres_is_away(postgres: str, caplog: pytes
                 row = await server.finished(stream.run_id)
             assert row["outcome"] == "failed"
             assert row["reason"].startswith(
-                f"JournalError: the PostgreSQL schema 'callstream' at 127.0.0.1:{urlsplit(proxy.url).port}/postgres was away"
+                f"JournalError: the PostgreSQL schema 'callstream' at 127.0.0.1:{urlsplit(proxy.url).port}/postgres was unavailable"
             )
         async with asyncio.timeout(20):
             while (await server.get("/readyz")).status_code != 200:  # noqa: ASYNC110
@@ -71,7 +71,7 @@ async def test_ends_are_true_while_postgres_is_away(postgres: str, caplog: pytes
     errors = [record for record in records if record.levelno == logging.ERROR and record.name == "callstream.server"]
     run_ids = [stream.run_id for stream in streams[:3]]
     assert sorted(record.run_id for record in errors) == sorted(run_ids)  # type: ignore[attr-defined]
-    assert all("was away" in record.getMessage() for record in errors)
+    assert all("was unavailable" in record.getMessage() for record in errors)
     for record in records:
         if "could not write the end" in record.getMessage():
             assert record.run_id in run_ids  # type: ignore[attr-defined]

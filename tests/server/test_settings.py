@@ -71,13 +71,14 @@ def _samples(field: Any) -> list[tuple[str, Any]]:
     ("given", "told"),
     [
         ({"max_runs": 0}, "max_runs must be more than 0"),
-        ({"max_runs": -1}, "max_runs must be more than 0"),
-        ({"max_runs": "5"}, "invalid value for max_runs: "),
+        ({"max_runs": -1}, r"max_runs must be more than 0 \(or None for no limit\), got -1"),
+        ({"max_runs": "5"}, r"invalid value for max_runs: expected a whole number \(or None for no limit\); got '5'"),
         ({"when_busy": "perhaps"}, "invalid value for when_busy: expected 'wait' or 'refuse'; got 'perhaps'"),
         ({"busy_wait": -1.0}, "busy_wait must not be negative"),
         ({"stall_seconds": float("nan")}, "stall_seconds must be a finite number"),
         ({"run_seconds": float("inf")}, "run_seconds must be a finite number"),
-        ({"max_depth": 0}, "max_depth must be more than 0"),
+        ({"max_depth": 0}, "max_depth must be more than 0, got 0"),
+        ({"heartbeat_seconds": float("nan")}, "heartbeat_seconds must be a finite number, got nan"),
     ],
 )
 def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], told: str) -> None:
@@ -98,6 +99,24 @@ def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], told: str) -> N
 def test_wrong_variables_are_named(variable: str, text: str) -> None:
     with pytest.raises(UsageError, match=variable):
         ServerSettings.from_env({variable: text})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "told"),
+    [
+        ("MAX_RUNS", "-1", "CALLSTREAM_MAX_RUNS must be more than 0 (or None for no limit), got -1"),
+        ("MAX_ATTEMPTS", "0", "CALLSTREAM_MAX_ATTEMPTS must be more than 0, got 0"),
+        ("BUSY_WAIT", "-2", "CALLSTREAM_BUSY_WAIT must not be negative, got -2.0"),
+        ("RUN_SECONDS", "nan", "CALLSTREAM_RUN_SECONDS must be a finite number (or None for no limit), got nan"),
+        ("RUN_SECONDS", "30s", "CALLSTREAM_RUN_SECONDS='30s': expected a number (or None for no limit)"),
+        ("MAX_DEPTH", "deep", "CALLSTREAM_MAX_DEPTH='deep': expected a whole number"),
+        ("API", "perhaps", "CALLSTREAM_API='perhaps': expected true or false"),
+    ],
+)
+def test_wrong_variables_are_told_what_is_right(variable: str, text: str, told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        ServerSettings.from_env({f"CALLSTREAM_{variable}": text})
+    assert str(refused.value).endswith(told)
 
 
 def test_a_wrong_choice_is_told_the_right_ones() -> None:

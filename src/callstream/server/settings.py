@@ -119,8 +119,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             except msgspec.ValidationError as error:
                 fault = _fault(error, field.type)
                 raise UsageError(f"invalid value for {field.name}: {fault}; got {value!r}") from None
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UsageError(f"{field.name} must be a finite number (None means no limit), got {value}")
+            _check_range(field.name, field, value)
         # Browsers send an origin in lower case and without a trailing slash.
         origins = tuple(origin.strip().rstrip("/").lower() for origin in self.cors_origins)
         for origin in origins:
@@ -129,13 +128,6 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
                     f"invalid value for cors_origins: expected an origin such as https://app.example.com, got {origin!r}"
                 )
         msgspec.structs.force_setattr(self, "cors_origins", origins)
-        for name in _TIMES:
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
-        for name in _COUNTED:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UsageError(f"{name} must be more than 0 (or None for no limit), got {value}")
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
@@ -147,9 +139,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 logger.warning("unknown environment variable %s; did you mean %s?", name, meant[0])
         values: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
-            text = found.get(PREFIX + field.name.upper(), "")
+            variable = PREFIX + field.name.upper()
+            text = found.get(variable, "")
             if text.strip() and field.name not in settings:  # an empty variable counts as not set
-                values[field.name] = _value(PREFIX + field.name.upper(), text, field.type)
+                values[field.name] = _value(variable, text, field.type)
+                _check_range(variable, field, values[field.name])
         return cls(**values, **settings)
 
 
@@ -199,6 +193,28 @@ def _value(name: str, text: str, wanted: Any) -> Any:
         ) from None
 
 
+_KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number"}
+_NO_LIMIT: Final = " (or None for no limit)"
+
+
 def _fault(error: msgspec.ValidationError, wanted: Any) -> str:
-    """What was expected, with the choices, which msgspec does not name."""
-    return f"expected {' or '.join(map(repr, get_args(wanted)))}" if get_origin(wanted) is Literal else str(error)
+    """What was expected, in words: msgspec names only types, and no choices."""
+    if get_origin(wanted) is Literal:
+        return f"expected {' or '.join(map(repr, get_args(wanted)))}"
+    kinds = [_KINDS[each] for each in (wanted, *get_args(wanted)) if each in _KINDS]
+    return f"expected {kinds[0]}{_NO_LIMIT if _may_be_none(wanted) else ''}" if kinds else str(error)
+
+
+def _may_be_none(wanted: Any) -> bool:
+    return type(None) in get_args(wanted)
+
+
+def _check_range(named: str, field: msgspec.structs.FieldInfo, value: Any) -> None:
+    """``named``: the setting, or its variable."""
+    or_none = _NO_LIMIT if _may_be_none(field.type) else ""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{named} must be a finite number{or_none}, got {value}")
+    if field.name in _TIMES and value < 0:
+        raise UsageError(f"{named} must not be negative, got {value}")
+    if field.name in _COUNTED and value is not None and value <= 0:
+        raise UsageError(f"{named} must be more than 0{or_none}, got {value}")

@@ -118,7 +118,7 @@ async def test_a_database_that_was_read_only_is_used_again(postgres_uri: str) ->
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
                 "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             )
-            with pytest.raises(JournalError, match="are away: ReadOnlySQLTransactionError"):
+            with pytest.raises(JournalError, match="are unavailable: ReadOnlySQLTransactionError"):
                 await sessions.create_session(app_name="app", user_id="user", session_id="one")
             await admin.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
             await sessions.create_session(app_name="app", user_id="user", session_id="one")
@@ -185,7 +185,7 @@ async def test_the_connections_of_sessions_are_few(postgres_uri: str) -> None:
 async def test_a_start_waits_for_a_database_that_is_away(postgres_uri: str) -> None:
     async with Proxy(postgres_uri) as proxy:
         await proxy.stop()
-        with pytest.raises(JournalError, match=r"google-adk's sessions, .* are away: ConnectionRefusedError"):
+        with pytest.raises(JournalError, match=r"google-adk's sessions, .* are unavailable: ConnectionRefusedError"):
             async with opened(proxy.url, retry_seconds=0.1):
                 pass
         starting = asyncio.create_task(opened(proxy.url).__aenter__())
