@@ -4,8 +4,9 @@ A process writes many runs at once, and all queued appends are written in one tr
 fails alone: it is refused as a whole, and the other appends of the batch are written.
 
 ``Memory`` holds what a writer remembers about the runs it owns, so that planning a delta needs no query to the store. It
-is a cache of committed facts and nothing else. The store verifies every fact that a plan rests on, in the transaction that
-writes the plan; what may be out of date is dropped from the memory and read again.
+is a cache. Planning changes it at once, to what will be true after the commit, so it is right only if the commit succeeds:
+after any failure all of it is cleared and read again. The store verifies every fact that a plan rests on, in the
+transaction that writes the plan.
 
 ``Draft`` is one append, checked row by row against the table of transitions, the ids already taken, and what a run may
 contain.

@@ -57,14 +57,14 @@ raise."""
 Answer: TypeAlias = tuple[Then, int | Exception]
 
 
-class Waiting(Append, eq=False):
-    """An append in the queue, with the loop that waits for it. The inherited fields have defaults, so these must, too."""
+class Waiting(Append, eq=False, kw_only=True):
+    """An append in the queue, with the loop that waits for it."""
 
-    size: int = 0
-    deadline: float = 0.0
-    loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
-    then: Then = None  # type: ignore[assignment]
-    goes_on: bool = False
+    size: int
+    deadline: float
+    loop: asyncio.AbstractEventLoop
+    then: Then
+    goes_on: bool
     """Whether it ends in a piece of text: then the run's next append is expected soon."""
     is_settled: bool = False
 
@@ -72,10 +72,10 @@ class Waiting(Append, eq=False):
 class _LoopDuties:
     """What one event loop still has to do for the queue."""
 
-    __slots__ = ("due", "is_paused", "is_timed", "works")
+    __slots__ = ("due", "is_paused", "is_timed", "jobs")
 
     def __init__(self) -> None:
-        self.works: list[Callable[[], object]] = []
+        self.jobs: list[Callable[[], object]] = []
         self.due = 0  # how many of them are due now
         self.is_timed = False  # a timer is set for what waits
         self.is_paused = False  # it goes on when a batch is settled
@@ -89,20 +89,28 @@ class AppendQueue:
     batch have appended again: then there is no other run worth waiting for. (Only runs whose last record was a piece of
     text are waited for: after any other event, the next one may take any time.) When the loops are busy, the time is
     longer, twice what they have worked on appends since the last batch, up to LONGEST_GATHER: the more of a run comes
-    together, the cheaper it is, and a loop that never catches up would show everything much later. Works that gathered
-    while a loop was busy do not wait if they fill its next step: otherwise a loop that was held up once would stay behind
-    forever.
+    together, the cheaper it is, and a loop that never catches up would show everything much later. If enough jobs for a
+    full step piled up while a loop was busy, they are done at once: otherwise that loop would never catch up.
 
     Nothing is ever left waiting, in whatever order things happen:
 
     - If appends wait, then ``_is_ready`` is set, and the thread is about to look or is being woken; or their loop has a
       timer; or some loop is working. A timer and a working loop both end with ``_wake_for_waiting``.
-    - If works wait, their loop has a timer, is doing some of them, or is about to. It goes on by itself, or, if it is
-      paused, when a batch is settled, which is certain because there are bytes that are not settled.
+    - If jobs wait, their loop has a timer, is doing some of them, or is about to. It continues by itself. A paused loop
+      continues when the next batch is settled; there is always one, because a loop pauses only while bytes are unsettled.
     - Appends in line are admitted by the thread, before it looks for the last time.
 
-    The flags are changed under the lock, except that ``is_paused`` is cleared by its own loop alone: a batch that is
-    settled in between calls that loop once more, for nothing.
+    These flags say so. They change under the lock, with one exception::
+
+        flag           set                                        cleared
+        _is_ready      a batch is due: _admit, _wake_for_waiting  pop takes all that waits; abandon
+                       appends in line got room: settle
+        _is_looking    pop: the thread will look once more        may_sleep: there is nothing; abandon
+        _working       + 1: _do_jobs begins a step                - 1: _end_step
+        due            jobs are called soon: schedule, _look      _end_step: they are done
+        is_timed       _set_timer                                 _look: the timer has fired
+        is_paused      _end_step: more jobs are due, and bytes    _deliver, by its own loop and without the lock: a
+                       are unsettled                              batch settled meanwhile calls it once for nothing
     """
 
     def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
@@ -112,12 +120,14 @@ class AppendQueue:
         self._gather = gather
         self._lock = threading.Lock()
         self._ready_at = 0.0
-        self._spent = 0.0  # seconds that loops have worked for appends since the last batch was taken
+        # Seconds that loops have worked for appends since the last batch was taken. Written by several loops without the
+        # lock: it only sets how long a batch gathers, so an approximation is enough.
+        self._spent = 0.0
         self._expected: set[str] = set()  # runs of the last batch, in the middle of a text, silent since
         self._is_ready = False  # there is a batch to take
         self._is_looking = False  # the thread will look for one before it sleeps
         self._duties: dict[asyncio.AbstractEventLoop, _LoopDuties] = {}
-        self._working = 0  # loops that are doing works right now, and wake the thread afterwards
+        self._working = 0  # loops that are doing jobs right now, and wake the thread afterwards
         self._waiting: deque[Waiting] = deque()
         self._records = 0
         self._bytes = 0  # of all that is not settled
@@ -140,7 +150,8 @@ class AppendQueue:
         for row in rows:
             size += len(row.body)
         goes_on = bool(rows) and rows[-1].kind != Kind.EVENT
-        waiting = Waiting(run_id, rows, after, None, size, time.monotonic() + self._patience, loop, then, goes_on)
+        deadline = time.monotonic() + self._patience
+        waiting = Waiting(run_id, rows, after, size=size, deadline=deadline, loop=loop, then=then, goes_on=goes_on)
         with self._lock:
             if self._refusal is not None:
                 loop.call_soon(then, type(self._refusal)(*self._refusal.args))
@@ -163,15 +174,15 @@ class AppendQueue:
         with self._lock:
             self._expected.discard(run_id)
             duties = self._duties.get(loop) or self._duties_of(loop)
-            duties.works.append(work)
+            duties.jobs.append(work)
             if duties.due:
                 return
             if self._expected:
                 if not duties.is_timed:
                     self._set_timer(loop, duties)
                 return
-            duties.due = len(duties.works)
-        loop.call_soon(self._do_works, loop)
+            duties.due = len(duties.jobs)
+        loop.call_soon(self._do_jobs, loop)
 
     def _duties_of(self, loop: asyncio.AbstractEventLoop) -> _LoopDuties:
         duties = self._duties.get(loop)
@@ -180,14 +191,14 @@ class AppendQueue:
             duties = self._duties[loop] = _LoopDuties()
         return duties
 
-    def _do_works(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Does the works that are due, some at a time: the next ones follow when the appends of these have been settled.
+    def _do_jobs(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Does the jobs that are due, some at a time: the next ones follow when the appends of these have been settled.
 
-        So no run waits for the works of all others, and the journal's thread gets the interpreter when it writes.
+        So no run waits for the jobs of all others, and the journal's thread gets the interpreter when it writes.
         """
         with self._lock:
             duties = self._duties_of(loop)
-            now, duties.works = duties.works[:RUNS_AT_ONCE], duties.works[RUNS_AT_ONCE:]
+            now, duties.jobs = duties.jobs[:RUNS_AT_ONCE], duties.jobs[RUNS_AT_ONCE:]
             self._working += 1
         spent, began = self._spent, time.monotonic()
         try:
@@ -201,16 +212,16 @@ class AppendQueue:
     def _end_step(self, loop: asyncio.AbstractEventLoop, duties: _LoopDuties, done: int) -> None:
         with self._lock:
             self._working -= 1
-            duties.due = max(0, duties.due - done)  # works that came later may have been done with them
-            if len(duties.works) >= RUNS_AT_ONCE:
-                duties.due = len(duties.works)  # a whole step has gathered meanwhile
+            duties.due = max(0, duties.due - done)  # jobs that came later may have been done with them
+            if len(duties.jobs) >= RUNS_AT_ONCE:
+                duties.due = len(duties.jobs)  # a whole step has gathered meanwhile
             if not duties.due:
-                if duties.works:
+                if duties.jobs:
                     self._set_timer(loop, duties)
             elif self._bytes:
                 duties.is_paused = True
             else:
-                loop.call_soon(self._do_works, loop)
+                loop.call_soon(self._do_jobs, loop)
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
         spent, began = self._spent, time.monotonic()
@@ -219,7 +230,7 @@ class AppendQueue:
         duties = self._duties.get(loop)
         if duties is not None and duties.is_paused:  # only this loop clears it
             duties.is_paused = False
-            loop.call_soon(self._do_works, loop)  # what has come meanwhile is read first
+            loop.call_soon(self._do_jobs, loop)  # what has come meanwhile is read first
 
     def _seconds_left(self) -> float:
         return self._ready_at - time.monotonic() if self._expected else 0.0
@@ -238,11 +249,11 @@ class AppendQueue:
             if self._seconds_left() > _TIMER_SECONDS:
                 self._set_timer(loop, duties)
                 return
-            begins = bool(duties.works) and not duties.due
+            begins = bool(duties.jobs) and not duties.due
             if begins:
-                duties.due = len(duties.works)
+                duties.due = len(duties.jobs)
         if begins:
-            self._do_works(loop)
+            self._do_jobs(loop)
         else:
             self._wake_for_waiting()
 

@@ -2,8 +2,8 @@
 
 Journal and ledger agree because a run has only one batch under way at a time, and the events of the next one are chosen when
 that batch has been applied. So events are applied in the order of their numbers, nothing is applied that the journal has not
-acknowledged, and whatever chooses events sees the effect of everything submitted before. Nothing here awaits, so no
-cancellation can come in between.
+acknowledged, and whatever chooses events sees the effect of everything submitted before. Nothing awaits between
+``RunLog.submit`` and the acknowledgement, so no cancellation can come in between.
 
 An append that fails may still have been written, if only its acknowledgement was lost. Then the log is doubtful until the
 next append succeeds, and the journal has to be asked what it holds.

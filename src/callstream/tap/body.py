@@ -8,9 +8,9 @@ are recorded first; only then are bytes released to the SDK. There is one path, 
                 └───────────────────────────────────┘
 
 One record is under way at a time. Bytes that come meanwhile are read together by the next step: the faster deltas come, the
-more of them share a write. Bytes that come while nothing is being written wait for the run's turn (``Run.schedule``), which
-is now unless other runs write too. After outputs were let out the next step waits for one turn of the loop, so that the SDK
-sees frames one by one: frameworks share objects between the events that they make of two frames.
+more of them share a write. If nothing is being written, the next step is scheduled with ``Run.schedule``: at once if no
+other run is writing, otherwise with the next batch. After outputs were let out the next step waits for one turn of the
+loop, so that the SDK sees frames one by one: frameworks share objects between the events that they make of two frames.
 
 Bytes that may leave wait in order for the SDK, and a whole call waits for its hooks. So a slow hook of a call holds back the
 bytes after that call, never another call's hooks, and reading only when those bytes are too many. A host that itself waits

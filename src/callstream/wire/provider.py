@@ -1,4 +1,4 @@
-"""What Callstream needs to know about a provider. The provider's module answers; the tap and the runtime know none by name.
+"""What Callstream needs to know about a provider. The provider's module answers: whoever reads an answer knows none by name.
 
 A wire is recognised by path and content type, never by host name, so compatible servers and gateways are recognised like the
 originals.
