@@ -143,6 +143,8 @@ def test_a_provider_that_cannot_be_reached_is_an_answer(tmp_path: Path) -> None:
         (["replay", "nowhere"], "which is not there"),
         (["record", "a", "--wire", "anthropic", "--upstream", "llm.example"], "expected the address of a provider"),
         (["record", "a", "--wire", "anthropic", "--", "no-such-program"], "command 'no-such-program' not found"),
+        (["record", __file__, "--wire", "anthropic"], "expected a folder that can be written"),
+        (["record", f"{__file__}/a", "--wire", "anthropic"], "expected a folder that can be written"),
         (["record", "a"], "the following arguments are required: --wire"),
     ],
 )

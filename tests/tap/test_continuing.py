@@ -318,7 +318,9 @@ async def test_a_run_that_has_ended_is_over(stage: Stage) -> None:
         await stage.start(by_run_tools)
 
 
-async def test_a_request_that_differs_fails_or_is_asked(stage: Stage, model: Model) -> None:
+async def test_a_request_that_differs_fails_or_is_asked(
+    stage: Stage, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
     stage.hangs_at = "write a"
     assert await stage.start(by_run_tools) == "killed"
     stage.question, stage.how = "Make coffee.", {"on_divergence": "ask"}
@@ -326,6 +328,8 @@ async def test_a_request_that_differs_fails_or_is_asked(stage: Stage, model: Mod
     assert [len(results) for results in model.asked] == [0, 1, 0, 1, 3]
     void = [record.event.void for record in await stage.records() if isinstance(record.event, RunResumed)]
     assert [len(each) for each in void] == [0, 2]
+    [said] = [record.getMessage() for record in caplog.records if "the model is asked" in record.getMessage()]
+    assert said.startswith("the run asks its model something else than before")
 
 
 async def test_a_request_that_differs_fails_the_run(stage: Stage, model: Model) -> None:

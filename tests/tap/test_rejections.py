@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -85,6 +86,27 @@ async def test_a_hook_that_fails_the_run_of_a_whole_answer_fails_it_after_one_re
                     await SDKS[wire].whole(client)
             assert run.outcome == "failed"
             assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_hook_that_fails_the_run_of_a_streamed_answer_is_told_once(wire: str) -> None:
+    """The error rises where the SDK reads. No task of the tap has it as well, for asyncio to report when it is collected."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    script = [ToolCall("write", ARGS, call_id="c1", size=8)]
+
+    async def fails() -> None:
+        async with Callstream(settings=Settings(on_hook_error="fail_run")) as cs:
+            cs.on_args_delta("write", break_down)
+            async with ScriptedProvider(wire, script, stream_args_unasked=True, deltas_per_second=200) as provider:
+                with pytest.raises(ValueError, match="the password"):
+                    async with cs.run("thread") as run:
+                        await ask(wire, provider, cs)
+                assert run.outcome == "failed"
+
+    await fails()
+    gc.collect()
+    assert told == []
 
 
 @pytest.mark.parametrize("when", ["complete", "delta"])

@@ -122,6 +122,16 @@ async def test_an_inner_transport_does_the_work(tmp_path: Path) -> None:
     assert "request_json" not in kept
 
 
+async def test_other_files_of_the_folder_are_no_recordings(tmp_path: Path) -> None:
+    (tmp_path / "2026-notes.json").write_text("{}")
+    async with ScriptedProvider("anthropic", [Text("Now.")]) as provider:
+        async with recording_client(provider, tmp_path) as client:
+            assert (await ask(client, "anthropic")).text == "Now."
+    assert (tmp_path / "0001.json").exists()
+    async with replay(tmp_path) as provider:
+        assert (await asked(provider)).text == "Now."
+
+
 async def test_refusals_are_recorded_and_replayed(tmp_path: Path) -> None:
     script = [[HttpError(429, "Slow down.", retry_after=0.01)], [Text("Now.")]]
     async with ScriptedProvider("openai_chat", script) as provider:

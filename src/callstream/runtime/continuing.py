@@ -356,7 +356,7 @@ class Replay:
         path = digest.first_difference(left[0].asked_parts)
         if on_divergence == "fail":
             raise Diverged(author, path)
-        logger.warning("a request of %s differs from what was asked before, at %s: the model is asked", author, path)
+        logger.warning("%s; the model is asked", Diverged(author, path))
         self._turns = [turn for turn in self._turns if turn.author != author]
         self.dropped = tuple(message_id for turn in left for message_id in turn.message_ids)
         return None

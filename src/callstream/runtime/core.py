@@ -1,9 +1,9 @@
 """What every run does: it records events, keeps its ledger, waits for hooks, and ends.
 
 Every event of a run passes ``RunLog.submit``: it goes to the journal first, then to the ledger, then to the hooks. So
-nothing is shown that a crash could still lose, and hooks see only what the journal has. (The one exception is an end that the
-journal would not take at first.) A run belongs to the event loop that started it. However it ends, its hooks settle first, and
-afterwards each of its calls is final or awaits an answer.
+nothing is shown that a crash could still lose, and hooks see only what the journal has. (The one exception is an end that
+the journal would not take at first.) A run belongs to the event loop that started it. However it ends, its hooks settle
+first, and afterwards each of its calls is final or awaits an answer.
 
 The end of a run begins once, with whatever ends the run first; anything else that would end it waits for that same end.
 Nothing is recorded after it. ``is_ending`` is set before the end's task first runs, and ``record`` refuses from then on.

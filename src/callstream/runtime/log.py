@@ -118,6 +118,7 @@ async def wait_for_result(work: asyncio.Future[_T], *, while_: Callable[[], bool
 async def wait_until_done(work: asyncio.Future[Any]) -> bool:
     """Waits until the work is done, or for a moment if the current task is being cancelled. Its error is not raised."""
     if work.done():
+        _retrieve(work)
         return True
     work.add_done_callback(_retrieve)
     await asyncio.wait({work}, timeout=_time_left())

@@ -19,6 +19,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -147,12 +148,17 @@ class RecordingTransport:
         """Stores an exchange under the next free number."""
         with self._lock:
             self._folder.mkdir(parents=True, exist_ok=True)
-            number = 1 + max((int(file.stem) for file in self._folder.glob("[0-9]*.json")), default=0)
+            number = 1 + max((int(file.stem) for file in _numbered(self._folder)), default=0)
             name = f"{number:04}"
             (self._folder / f"{name}.body").write_bytes(body)
             kept = msgspec.structs.replace(recording, body=f"{name}.body")
             text = msgspec.json.format(msgspec.json.encode(kept), indent=2)
             (self._folder / f"{name}.json").write_bytes(text + b"\n")
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """The recordings of a folder, which may have other files too, in their order."""
+    return sorted((file for file in folder.glob("*.json") if file.stem.isdecimal()), key=lambda file: int(file.stem))
 
 
 class _Keeping:
@@ -286,7 +292,7 @@ class ReplayedProvider(ProviderServer):
 
 def _kept(place: Path, wire: str | None) -> list[_Kept]:
     if place.is_dir():
-        files = sorted(place.glob("[0-9]*.json"), key=lambda file: int(file.stem))
+        files = _numbered(place)
         if not files:
             raise UsageError(f"expected a folder of recordings, got {place}, which has none")
         return [_read(file) for file in files]
@@ -347,6 +353,12 @@ class RecordingProxy(HttpServer):
         parts = urlsplit(upstream)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise UsageError(f"expected the address of a provider, such as https://api.anthropic.com, got {upstream!r}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass  # an answer that could not be kept would be cut off on its way
+        except OSError as error:
+            raise UsageError(f"expected a folder that can be written, got {folder}: {error}") from error
         self.exchanges = 0
         """How many answers have been passed on so far."""
         self._upstream = upstream.rstrip("/")
