@@ -396,6 +396,36 @@ def test_threads_that_failed_are_marked_and_found(inspector: Inspector, stage: S
     expect(page.locator("#main").get_by_text("no paper")).to_have_count(1)
 
 
+def test_marks_of_a_thread_stand_in_its_own_entry(inspector: Inspector, stage: Stage, page: Page) -> None:
+    """Of one that works and waits, too, and of one that has failed and waits."""
+    opened: list[Any] = []
+
+    async def write(cs: Callstream) -> None:
+        for thread in ("works", "fails"):
+            run = await cs.start(thread, as_current=False)
+            await run.record([MessageReceived("user", f"it {thread}"), CallStarted(f"c-{thread}", "ask")])
+            await run.record([CallCompleted(f"c-{thread}", "{}"), CallAwaiting(f"c-{thread}")])
+            opened.append(run)
+        await opened[1].end(ValueError("no paper"))
+
+    async def end(cs: Callstream) -> None:
+        await opened[0].end(None)
+
+    stage.call(write)
+    try:
+        page.reload()
+        for thread, mark in (("works", "active"), ("fails", "failed")):
+            entry = page.locator("a.thread-link", has_text=f"it {thread}")
+            expect(entry.locator(f".{mark}-mark")).to_have_text(mark)
+            expect(entry.locator(".waiting-mark")).to_be_visible()
+            around, inside = entry.bounding_box(), entry.locator(f".{mark}-mark").bounding_box()
+            assert around is not None
+            assert inside is not None
+            assert inside["y"] + inside["height"] <= around["y"] + around["height"]
+    finally:
+        stage.call(end)
+
+
 def test_calls_of_other_kinds(inspector: Inspector, stage: Stage, page: Page) -> None:
     """A free-text tool, arguments that are no JSON, and a call that nobody tells the end of."""
 

@@ -112,9 +112,9 @@ export class Threads {
       { href: hashOf(row.thread_id, null), class: "thread-link", "aria-current": isOpen ? "page" : null },
       title,
       meta,
-      waits,
       failed,
       active,
+      waits,
     );
     return element("li", {}, link, isOpen && this.#runs.length > 0 ? this.#runList() : null);
   }
