@@ -224,9 +224,18 @@ class _Compiled:
         return call.args
 
 
+_NO_NAME: Final = re.compile(r"[.\[\]*]|^\s|\s$")
+"""In a field that is not a path, these are slips: a path without its ``$``, or a space."""
+
+
 def _path_of(rule: Rule) -> Path | None:
     if rule.field is None:
         return None
+    if not rule.field.startswith("$") and (not rule.field or _NO_NAME.search(rule.field)):
+        raise UsageError(
+            f"rule {rule.name!r}: expected field as the name of an argument, or a JSON path, such as $.items[0].path or "
+            f"$['a name'], got {rule.field!r}, which would match nothing"
+        )
     try:
         path = parse_path(rule.field) if rule.field.startswith("$") else (rule.field,)
     except WireError as error:
