@@ -106,7 +106,7 @@ def test_rules_are_loaded_from_a_file(suffix: str, tmp_path: Path) -> None:
         ("rules: [{name: x, pattern: '('}]", "rule 'x': pattern is not a regular expression"),
         ("rules: [{name: x, field: '$['}]", "rule 'x': expected"),
         ("rules: [{name: x, unless: y}]", "expected 'unless' with a field"),
-        ("rules: [{name: x, field: 'items[0].path', pattern: y}]", r"\$.items\[0\].path .* got 'items\[0\].path'"),
+        ("rules: [{name: x, field: 'items[0].path', pattern: y}]", "got 'items[0].path', which would match nothing"),
         ("rules: [{name: x, field: 'items.*', pattern: y}]", "which would match nothing"),
         ("rules: [{name: x, field: 'content ', pattern: y}]", "got 'content ', which would match nothing"),
         ("rules: [{name: x, field: '', pattern: y}]", "got '', which would match nothing"),

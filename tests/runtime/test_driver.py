@@ -14,7 +14,9 @@ import pytest
 
 from callstream import Callstream
 from callstream.errors import JournalError, ShuttingDown, ThreadBusy, TooMany
+from callstream.events import InputKept, RunStarted
 from callstream.runtime import Driver, DriverSettings, Limit, Run, RunRequest, StartedRun
+from tests.gated import PATIENCE
 from tests.submitting import replace_append
 
 Work = Callable[[Run], Awaitable[None]]
@@ -236,6 +238,36 @@ async def test_a_driver_that_is_drained_takes_no_run(cs: Callstream) -> None:
     assert await outcome(cs, run_id) == ("cancelled", "the server shut down")
     with pytest.raises(ShuttingDown):
         await driver.begin(starting(cs, nothing))
+
+
+async def test_who_watches_a_run_that_was_left_is_not_waited_for(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing follows, so there is no last word."""
+    monkeypatch.setattr("callstream.runtime.driver._LAST_WORD_SECONDS", 10 * PATIENCE)
+
+    async def start() -> StartedRun:
+        run = await cs.begin(RunStarted("t"), "r", kept=InputKept("app", ""), as_current=False)
+        return StartedRun(run, asyncio.Event().wait)
+
+    driver = Driver(cs.engine, DriverSettings())
+    run_id = await driver.begin(start)
+    async with driver.watch(run_id):
+        await asyncio.wait_for(driver.aclose(), PATIENCE)
+    assert await outcome(cs, run_id) == (None, None)
+
+
+async def test_who_does_not_read_the_end_of_a_run_is_waited_for_once(
+    cs: Callstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callstream.runtime.driver._LAST_WORD_SECONDS", 0.1)
+    driver = Driver(cs.engine, DriverSettings())
+    run_id = await driver.begin(starting(cs, for_ever))
+    async with driver.watch(run_id):
+        await driver.drain()
+        monkeypatch.setattr("callstream.runtime.driver._LAST_WORD_SECONDS", 10 * PATIENCE)
+        await asyncio.wait_for(driver.aclose(), PATIENCE)
+    assert await outcome(cs, run_id) == ("cancelled", "the server shut down")
 
 
 async def test_error_of_work_that_was_stopped_is_no_stray(cs: Callstream) -> None:

@@ -275,7 +275,8 @@ class Driver:
         self._stopping: set[asyncio.Task[None]] = set()
         self._poll: asyncio.Task[None] | None = None
         self._hurried = False
-        self._watchers = 0
+        self._watched: dict[object, Run] = {}  # by watcher
+        self._last_word: float | None = None
         self.is_draining = False
 
     def __len__(self) -> int:
@@ -453,7 +454,8 @@ class Driver:
             yield None
             return
         running.watchers += 1
-        self._watchers += 1
+        watcher = object()
+        self._watched[watcher] = running.run
         if running.leaving is not None:
             running.leaving.cancel()
             running.leaving = None
@@ -461,7 +463,7 @@ class Driver:
             yield running.task
         finally:
             running.watchers -= 1
-            self._watchers -= 1
+            del self._watched[watcher]
             seconds = self._settings.leave_seconds
             if not running.watchers and seconds is not None and run_id in self._running:
                 if seconds:
@@ -561,9 +563,9 @@ class Driver:
         await self.hand_over("the server shut down")
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_CANCEL_SECONDS)
-        # Watchers of a run read its end from the journal, which is closed after this.
-        until = clock() + _LAST_WORD_SECONDS
-        while self._watchers and clock() < until:  # noqa: ASYNC110
+        # Watchers of a run read its end from the journal, which is closed after this. A run that was left has no end.
+        self._last_word = self._last_word or clock() + _LAST_WORD_SECONDS
+        while any(not run.is_left for run in self._watched.values()) and clock() < self._last_word:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     async def hand_over(self, reason: str) -> None:
