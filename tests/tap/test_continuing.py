@@ -329,7 +329,7 @@ async def test_a_request_that_differs_fails_or_is_asked(
     void = [record.event.void for record in await stage.records() if isinstance(record.event, RunResumed)]
     assert [len(each) for each in void] == [0, 2]
     [said] = [record.getMessage() for record in caplog.records if "the model is asked" in record.getMessage()]
-    assert said.startswith("the run asks its model something else than before")
+    assert said.startswith("the run asks its model something other than before")
 
 
 async def test_a_request_that_differs_fails_the_run(stage: Stage, model: Model) -> None:
