@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -36,8 +36,12 @@ async def write(journal: Journal, appends: int) -> None:
         await journal.append("r", [TextAppended("m", f"{number}{TEXT}")])
 
 
-async def test_commits_go_on_while_the_log_is_brought_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that takes its time, for as long as the gate is closed."""
+SlowDisk: TypeAlias = tuple[threading.Event, threading.Event]
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    """A disk that takes its time once it has begun, for as long as the gate is closed."""
     begun, gate = threading.Event(), threading.Event()
 
     def open_slowly(*args: Any, **options: Any) -> sqlite3.Connection:
@@ -46,6 +50,11 @@ async def test_commits_go_on_while_the_log_is_brought_in(tmp_path: Path, monkeyp
         return TRULY(*args, **options)
 
     monkeypatch.setattr(sqlite.Checkpoints, "_connect", open_slowly)
+    return begun, gate
+
+
+async def test_commits_go_on_while_the_log_is_brought_in(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    begun, gate = slow_disk
     path = tmp_path / "j.db"
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])
@@ -57,17 +66,8 @@ async def test_commits_go_on_while_the_log_is_brought_in(tmp_path: Path, monkeyp
     assert not path.with_name("j.db-wal").exists()
 
 
-async def test_a_writer_that_is_far_ahead_of_the_disk_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, gate = threading.Event(), threading.Event()
-
-    def open_slowly(*args: Any, **options: Any) -> sqlite3.Connection:
-        begun.set()
-        gate.wait(60)
-        return TRULY(*args, **options)
-
-    monkeypatch.setattr(sqlite.Checkpoints, "_connect", open_slowly)
+async def test_a_writer_that_is_far_ahead_of_the_disk_waits_for_it(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    begun, gate = slow_disk
     path = tmp_path / "j.db"
     async with open_journal(sqlite_url(path), housekeeping=None) as journal:
         await journal.append("r", [RunStarted("t")])
