@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from callstream.calls import Call, Refusal, ToolResult
-from callstream.errors import CallstreamError, LeaseLost, RunIdTaken, RunOver, UsageError
-from callstream.events import InputKept, Question, RunEvent, RunOutcome, RunStarted
+from callstream.errors import CallstreamError, UsageError
+from callstream.events import Question, RunEvent, RunOutcome, RunStarted
 from callstream.guards import Guard
 from callstream.journal import Journal, open_journal
 from callstream.runtime import Engine, Observer, Observers, Run, Settings
@@ -273,7 +273,8 @@ class Callstream:
         """Starts a run, and runs abort hooks for the calls that a dead process has left in its thread."""
         has_hooks = self.engine.has_abort_hooks
         orphaned = await self.orphaned_calls.find(check_thread_id(thread_id), principal) if has_hooks else []
-        run = await self.begin(RunStarted(thread_id, principal, run_input), run_id, as_current=False, **how)
+        started = RunStarted(thread_id, principal, run_input)
+        run = await Run.start(self.engine, started, run_id, as_current=False, **how)
         await self.orphaned_calls.tell(orphaned)
         return run
 
@@ -296,34 +297,15 @@ class Callstream:
         caller emits its own OpenTelemetry spans for agents and tools, so Callstream must not emit them again.
         ``rejected``: see ``run``. ``numbered``: if the journal has a run with that id, a number is added to the id.
         """
-        started = RunStarted(thread_id, principal, run_input, exclusive)
-        how: dict[str, Any] = {"as_current": as_current, "host_traces": host_traces, "rejected": rejected}
-        return await self.begin(started, run_id, numbered=numbered, **how)
-
-    async def begin(
-        self,
-        started: RunStarted,
-        run_id: str | None = None,
-        *,
-        numbered: bool = False,
-        kept: InputKept | None = None,
-        **how: Any,
-    ) -> Run:
-        """``start`` for hosts. ``kept``: the input that the run needs to go on in another process, if it can."""
-
-        async def start(named: str | None) -> Run:
-            return await Run.start(self.engine, started, named, kept=kept, **how)
-
-        if run_id is None or not numbered:
-            return await start(run_id)
-        if self.engine.reserve_run_id(run_id):
-            try:
-                return await start(run_id)  # most clients make a new id each time, so the journal is not asked first
-            except (LeaseLost, RunIdTaken, RunOver):
-                pass
-            finally:
-                self.engine.release_run_id(run_id)
-        return await start(await self.free_run_id(run_id))
+        return await Run.start(
+            self.engine,
+            RunStarted(thread_id, principal, run_input, exclusive),
+            run_id,
+            numbered=numbered,
+            as_current=as_current,
+            host_traces=host_traces,
+            rejected=rejected,
+        )
 
     async def free_run_id(self, wanted: str) -> str:
         """The wanted id if no run in the journal has it, otherwise that id with a number.

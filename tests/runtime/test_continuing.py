@@ -55,7 +55,7 @@ async def taker(url: str) -> AsyncIterator[Callstream]:
 async def begun(url: str, *responses: list[object], **how: object) -> None:
     """A run that was handed over after these responses: a digest first, then its events; kept, if they say so."""
     async with Callstream(open_journal(url, housekeeping=None)) as owner:
-        run = await owner.begin(RunStarted("t"), "r", kept=KEPT, as_current=False)
+        run = await Run.start(owner.engine, RunStarted("t"), "r", kept=KEPT, as_current=False)
         for number, (digest, *events) in enumerate(responses):
             response_id = f"response-{number}"
             await run.record(
@@ -130,7 +130,7 @@ async def test_a_request_that_differs_fails_or_is_asked(url: str, taker: Callstr
 async def test_what_the_host_records_again_is_recorded_once(url: str, taker: Callstream) -> None:
     said, state = MessageReceived("user", "hi", "m"), StateChanged({"a": 1})
     async with Callstream(open_journal(url, housekeeping=None)) as owner:
-        first = await owner.begin(RunStarted("t"), "r", kept=KEPT, as_current=False)
+        first = await Run.start(owner.engine, RunStarted("t"), "r", kept=KEPT, as_current=False)
         await first.record([said, state])
         assert await first.hand_over()
     run = await going_on(taker)
@@ -230,7 +230,7 @@ async def test_a_run_whose_call_awaits_an_answer_leaves_it_to_the_answer(url: st
 
 async def test_a_run_that_says_what_no_model_wrote_ends(url: str, taker: Callstream) -> None:
     async with Callstream(open_journal(url, housekeeping=None)) as owner:
-        first = await owner.begin(RunStarted("t"), "r", kept=KEPT, as_current=False)
+        first = await Run.start(owner.engine, RunStarted("t"), "r", kept=KEPT, as_current=False)
         await first.record([MessageStarted("m"), TextAppended("m", "x")], response_id="own")
         await first.hand_over()
     with pytest.raises(CannotGoOn, match="no model wrote"):
@@ -239,7 +239,7 @@ async def test_a_run_that_says_what_no_model_wrote_ends(url: str, taker: Callstr
 
 async def test_a_run_that_is_given_up_is_not_handed_over(url: str, taker: Callstream) -> None:
     async with Callstream(open_journal(url, housekeeping=None)) as owner:
-        run = await owner.begin(RunStarted("t"), "r", kept=KEPT, as_current=False)
+        run = await Run.start(owner.engine, RunStarted("t"), "r", kept=KEPT, as_current=False)
         assert run.keeping is not None
         await run.keeping.give_up("for a reason")
         await run.keeping.give_up("for another")
@@ -254,7 +254,7 @@ async def test_a_run_that_was_handed_over_cannot_be_given_up(
     """Its host hears of the end of its work as of a failure, and may read that as an answer nobody keeps."""
     caplog.set_level(logging.INFO, "callstream")
     async with Callstream(open_journal(url, housekeeping=None)) as owner:
-        run = await owner.begin(RunStarted("t"), "r", kept=KEPT, as_current=False)
+        run = await Run.start(owner.engine, RunStarted("t"), "r", kept=KEPT, as_current=False)
         assert run.keeping is not None
         assert await run.hand_over()
         with pytest.raises(RunOver):

@@ -247,7 +247,7 @@ async def test_who_watches_a_run_that_was_left_is_not_waited_for(
     monkeypatch.setattr("callstream.runtime.driver._LAST_WORD_SECONDS", 10 * PATIENCE)
 
     async def start() -> StartedRun:
-        run = await cs.begin(RunStarted("t"), "r", kept=InputKept("app", ""), as_current=False)
+        run = await Run.start(cs.engine, RunStarted("t"), "r", kept=InputKept("app", ""), as_current=False)
         return StartedRun(run, asyncio.Event().wait)
 
     driver = Driver(cs.engine, DriverSettings())

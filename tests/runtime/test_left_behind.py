@@ -101,7 +101,7 @@ async def cut(run: Run, *started: str) -> None:
 
 
 def begun(desk: Desk) -> Any:
-    return desk.cs.begin(RunStarted("thread"), "run", kept=kept_for("run"), as_current=False)
+    return Run.start(desk.cs.engine, RunStarted("thread"), "run", kept=kept_for("run"), as_current=False)
 
 
 def desk_at(url: str) -> Desk:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ag_ui.core import RunAgentInput
 
-from callstream import Callstream
+from callstream import Callstream, Run
 from callstream.errors import JournalError, UsageError
 from callstream.server import ServerSettings, create_app
 
@@ -40,15 +40,15 @@ async def test_a_run_that_waits_for_its_thread_is_told_when_the_server_drains(cs
 async def test_a_run_that_is_being_started_is_waited_for(cs: Callstream, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = Stepping(free=True)
     entered, go_on = asyncio.Event(), asyncio.Event()
-    begin = cs.begin
+    start = Run.start
 
     async def slow(*args: Any, **given: Any) -> Any:
         entered.set()
         await go_on.wait()
-        return await begin(*args, **given)
+        return await start(*args, **given)
 
     async with served(agent, callstream=cs) as server:
-        monkeypatch.setattr(cs, "begin", slow)
+        monkeypatch.setattr(Run, "start", slow)
         asked = asyncio.create_task(server.post("/agui", json=run_input()))
         await entered.wait()
         draining = asyncio.create_task(server.app.state.driver.drain())

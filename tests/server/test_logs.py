@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from callstream import Callstream
+from callstream import Callstream, Run
 from callstream.events import InputKept, RunStarted
 from callstream.server import ServerSettings
 from callstream.server.logs import JsonFormatter, LogObserver
@@ -63,7 +63,7 @@ async def test_a_run_that_another_process_goes_on_with_is_not_said_to_have_ended
     cs: Callstream, lines: io.StringIO
 ) -> None:
     log = LogObserver()
-    run = await cs.begin(RunStarted("thread"), "r", kept=InputKept("app", "{}"))
+    run = await Run.start(cs.engine, RunStarted("thread"), "r", kept=InputKept("app", "{}"))
     log.run_started(run)
     assert await run.hand_over()
     log.run_ended(run)

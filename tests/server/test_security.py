@@ -9,7 +9,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 
-from callstream import Callstream
+from callstream import Callstream, Run
 from callstream.server import ServerSettings
 from callstream.server.requests import SECURITY
 from tests.adk.conftest import IGNORED
@@ -154,15 +154,15 @@ async def test_who_comes_too_late_to_own_a_thread_does_not_hear_of_its_run(
     """The thread was free when he asked; another's run goes on in it when his is to begin."""
     checked, go = asyncio.Event(), asyncio.Event()
     cs, agent = Callstream(url), Stepping()
-    begin = cs.begin
+    start = Run.start
 
-    async def slow_for_bob(started: Any, run_id: str, **options: Any) -> Any:
+    async def slow_for_bob(engine: Any, started: Any, run_id: str, **options: Any) -> Any:
         if run_id == "bob's":
             checked.set()
             await go.wait()
-        return await begin(started, run_id, **options)
+        return await start(engine, started, run_id, **options)
 
-    monkeypatch.setattr(cs, "begin", slow_for_bob)
+    monkeypatch.setattr(Run, "start", slow_for_bob)
     async with served(agent, callstream=cs, auth=by_name, settings=ServerSettings(when_busy=when_busy)) as server:
         late = asyncio.create_task(
             server.client.post("/agui", json=run_input(runId="bob's"), headers={"x-user": "bob"})

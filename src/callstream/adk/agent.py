@@ -257,16 +257,18 @@ class ADKAgent:
         """
         thread = self._thread_of(run_input, principal)
         app_name, user_id, _ = thread
+        engine = self.callstream.engine
         if self._idle is not None:
             self._idle.use(thread)
-            await self.callstream.journal.open()
+            await engine.journal.open()
             await self._idle.forget({run_input.thread_id, *(run.thread_id for run in self._active)})
-        turn = ClientTurn(run_input, thread, self.callstream.journal, self._threads, self._app_runs)
+        turn = ClientTurn(run_input, thread, engine.journal, self._threads, self._app_runs)
         await turn.read(self.root_agent, seeds=self._settings["seed_first_run_history"])
         given_up = tuple(await self.callstream.orphaned_calls.find(run_input.thread_id, user_id, turn.runs))
         credentials = await turn.credentials()
         began = time.time()
-        run = await self.callstream.begin(
+        run = await Run.start(
+            engine,
             RunStarted(run_input.thread_id, user_id, self._input_to_keep(turn, credentials), exclusive),
             run_input.run_id,
             kept=self._all_input(run_input, turn.heard)

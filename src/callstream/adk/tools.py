@@ -87,6 +87,8 @@ class LiveStream(FunctionTool):
 def function_of(tool: BaseTool) -> Tool[Any] | None:
     """The function that a tool runs, directly or through a replacement, if it was made with ``@tool``."""
     function = getattr(tool, "func", None)
+    if function is None:
+        return None
     return next((each for each in (function, getattr(function, "__wrapped__", None)) if is_tool(each)), None)
 
 

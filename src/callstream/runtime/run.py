@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from callstream.calls import BEFORE_EXECUTING, HAS_OUTCOME, Call, CallState, Refusal, ToolResult, refusal
-from callstream.errors import CallRejected, CannotGoOn, JournalError, RunIdTaken, RunOver, UsageError
+from callstream.errors import CallRejected, CannotGoOn, JournalError, LeaseLost, RunIdTaken, RunOver, UsageError
 from callstream.events import (
     CallDiscarded,
     CallFailed,
@@ -93,12 +93,30 @@ class Run(RunCore):
         started: RunStarted,
         run_id: str | None = None,
         *,
+        numbered: bool = False,
         kept: InputKept | None = None,
         as_current: bool = True,
         host_traces: bool = False,
         rejected: OnRejected | None = None,
     ) -> Run:
         """See ``Callstream.start``. ``kept``: what the run needs to go on in another process, if it can."""
+        start = partial(cls._start, engine, started, kept=kept, host_traces=host_traces, rejected=rejected)
+        run = await (_start_numbered(engine, start, run_id) if numbered and run_id is not None else start(run_id))
+        if as_current:
+            run.make_current()
+        return run
+
+    @classmethod
+    async def _start(
+        cls,
+        engine: Engine[Run],
+        started: RunStarted,
+        run_id: str | None,
+        *,
+        kept: InputKept | None,
+        host_traces: bool,
+        rejected: OnRejected | None,
+    ) -> Run:
         thread_id, run_id = check_thread_id(started.thread_id), run_id or engine.new_id("run")
         run = cls(engine, thread_id, run_id, started.principal, rejected=rejected)
         run.host_traces = host_traces
@@ -110,8 +128,6 @@ class Run(RunCore):
         except asyncio.CancelledError:
             await wait_until_done(asyncio.ensure_future(run._stop_when_started(starting)))
             raise
-        if as_current:
-            run.make_current()
         return run
 
     @classmethod
@@ -372,6 +388,18 @@ class Run(RunCore):
 
     def handed_over(self) -> frozenset[str]:
         return self.claims.handed_over()
+
+
+async def _start_numbered(engine: Engine[Run], start: Callable[[str], Awaitable[Run]], wanted: str) -> Run:
+    """Starts a run with the wanted id, or with that id and a number if the journal has such a run."""
+    if engine.reserve_run_id(wanted):
+        try:
+            return await start(wanted)  # most clients make a new id each time, so the journal is not asked first
+        except (LeaseLost, RunIdTaken, RunOver):
+            pass
+        finally:
+            engine.release_run_id(wanted)
+    return await start(await engine.free_run_id(wanted))
 
 
 RunEngine: TypeAlias = Engine[Run]

@@ -167,7 +167,8 @@ class FunctionHost:
         is_new = bool(past) and await self._is_new(run_input.thread_id, principal)
         if is_new:
             kept["history"] = as_history(past)
-        run = await self.callstream.begin(
+        run = await Run.start(
+            self.callstream.engine,
             RunStarted(run_input.thread_id, principal, kept, exclusive),
             run_input.run_id,
             kept=self._all_input(run_input) if self.continues else None,
