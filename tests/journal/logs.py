@@ -11,7 +11,7 @@ from callstream.journal import Journal, JournalSettings, open_journal
 from callstream.journal.paired import PairedStore
 from callstream.journal.rows import RecordColumns
 from callstream.journal.worker import Inline, JournalThread
-from callstream.journal.writer import Heard, Settle, Stale
+from callstream.journal.writer import CopyPieces, Heard, Stale
 
 
 class Engine:
@@ -83,11 +83,11 @@ class EngineLog:
 
     async def listen(self, writer: str) -> None: ...
 
-    async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
+    async def trim(self, copy_pieces: CopyPieces, followed: Mapping[str, Collection[int]]) -> None:
         """Nothing stays here for long: a test asks for it."""
         with self._engine.lock:
             records = [record for lines in self._engine.records.values() for record in lines]
-        await settle(records)
+        await copy_pieces(records)
         await self.erase({record[0] for record in records})
 
     async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:

@@ -22,7 +22,7 @@ ROW = prepare(TextAppended("m", "x" * 100))
 
 def write(queue: AppendQueue, outcomes: Sequence[int]) -> None:
     """What the journal's thread does when it is woken, until it sleeps."""
-    queue.settle(queue.pop(), outcomes)
+    queue.acknowledge(queue.pop(), outcomes)
     assert queue.may_sleep()
 
 
@@ -53,7 +53,7 @@ async def test_appends_of_several_runs_gather_until_all_of_the_last_batch_are_ba
     assert wakes == [1, 1]
     batch = queue.pop()
     assert [waiting.run_id for waiting in batch] == ["b", "c", "a"]
-    queue.settle(batch, [1, 1, 2])
+    queue.acknowledge(batch, [1, 1, 2])
 
 
 async def test_nobody_waits_for_a_run_that_has_ended() -> None:
@@ -80,7 +80,7 @@ async def test_a_thread_that_will_look_again_is_not_woken() -> None:
     put(queue, "a", [ROW], None)
     batch = queue.pop()
     put(queue, "a", [ROW], None)
-    queue.settle(batch, [1])
+    queue.acknowledge(batch, [1])
     assert wakes == [1]
     assert not queue.may_sleep()
     write(queue, [2])
@@ -118,7 +118,7 @@ async def test_many_appends_do_not_wait_for_more() -> None:
     assert wakes == [1, 1]
     batch = queue.pop()
     assert len(batch) == RUNS_AT_ONCE
-    queue.settle(batch, [1] * len(batch))
+    queue.acknowledge(batch, [1] * len(batch))
 
 
 async def test_what_gathers_is_ready_after_a_while_though_nobody_comes_back() -> None:
@@ -171,7 +171,7 @@ async def test_runs_work_some_at_a_time_and_the_next_when_these_are_shown() -> N
         sizes.append(len(batch))
         await settled_in_loop()
         assert len(queue) == 0  # nobody works before these are shown
-        queue.settle(batch, [1] * len(batch))
+        queue.acknowledge(batch, [1] * len(batch))
         await settled_in_loop()
     assert sizes == [RUNS_AT_ONCE, RUNS_AT_ONCE, 1]
     assert written == list(range(runs))
@@ -190,14 +190,14 @@ async def test_what_comes_after_the_last_step_waits_for_the_next_batch() -> None
     for size in (RUNS_AT_ONCE, 2):
         batch = queue.pop()
         assert len(batch) == size
-        queue.settle(batch, [1] * size)
+        queue.acknowledge(batch, [1] * size)
         await settled_in_loop()
     assert done[-1] == "between"
     queue.schedule("after", partial(work, "after"))
     await settled_in_loop()
     assert done[-1] == "between"
     put(queue, "other", [ROW], None)
-    queue.settle(queue.pop(), [1])
+    queue.acknowledge(queue.pop(), [1])
     await settled_in_loop()
     assert done[-1] == "between"
 
@@ -215,7 +215,7 @@ async def test_a_whole_step_that_gathered_while_others_worked_does_not_wait_for_
 
     await gathered(queue, work, 2)
     assert done == [0, 1]
-    queue.settle(queue.pop(), [1, 1])
+    queue.acknowledge(queue.pop(), [1, 1])
     await settled_in_loop()
     assert done == list(range(2 + RUNS_AT_ONCE))
 
@@ -245,7 +245,7 @@ async def test_runs_work_on_when_what_another_loop_wrote_is_settled() -> None:
     assert len(done) == RUNS_AT_ONCE
     await settled_in_loop()
     assert len(done) == RUNS_AT_ONCE
-    queue.settle(batch, [1] * len(batch))
+    queue.acknowledge(batch, [1] * len(batch))
     await settled_in_loop()
     assert done == list(range(RUNS_AT_ONCE + 1))
 

@@ -87,7 +87,7 @@ async def test_stats_count_what_only_the_log_has(journal: Journal) -> None:
     assert (await journal.stats())["records"] == 8
 
 
-async def test_what_has_lain_in_the_log_for_long_is_settled_in_the_index(
+async def test_what_has_lain_in_the_log_for_long_is_copied_into_the_index(
     place: Place, engine: Engine, journal: Journal
 ) -> None:
     """A run reads the same before, when its pieces lie in both parts, and when they have left the log."""
@@ -97,7 +97,7 @@ async def test_what_has_lain_in_the_log_for_long_is_settled_in_the_index(
     before, call = await records(journal), await journal.call("c")
     lines = [record for records in engine.records.values() for record in records]
     store: Any = journal._store  # type: ignore[attr-defined]
-    await journal._worker.do(store.settle, lines)
+    await journal._worker.do(store.copy_pieces, lines)
     assert await records(journal) == before
     assert await journal.call("c") == call
     await journal._worker.do(store.trim)
@@ -106,7 +106,7 @@ async def test_what_has_lain_in_the_log_for_long_is_settled_in_the_index(
     assert await journal.call("c") == call
     await journal.append("r", [TextAppended("m", "z"), CallCompleted("c"), DONE], after=10)
     await journal.compact("r")
-    await journal._worker.do(store.settle, lines)  # too late: they are in the archive
+    await journal._worker.do(store.copy_pieces, lines)  # too late: they are in the archive
     assert [getattr(record.event, "text", None) for record in await records(journal)].count("a012z") == 1
 
 

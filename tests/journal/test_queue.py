@@ -33,7 +33,7 @@ async def test_queue_takes_everything_that_waits_at_once() -> None:
     assert [waiting.run_id for waiting in batch] == ["r0", "r1", "r2", "r3", "r4"]
     assert queue.pending_bytes == 5 * SIZE
     error = UsageError("wrong")
-    queue.settle(batch, [1, 2, error, 4, 5])
+    queue.acknowledge(batch, [1, 2, error, 4, 5])
     assert await asyncio.gather(*tasks, return_exceptions=True) == [1, 2, error, 4, 5]
     assert queue.pending_bytes == 0
 
@@ -46,7 +46,7 @@ async def test_queue_makes_a_batch_of_bounded_size_but_never_splits_an_append() 
     taken = []
     while batch := queue.pop():
         taken.append([len(waiting.rows) for waiting in batch])
-        queue.settle(batch, [0] * len(batch))
+        queue.acknowledge(batch, [0] * len(batch))
     assert taken == [[MAX_BATCH // 2, MAX_BATCH // 2], [1], [MAX_BATCH * 2], [1]]
     await asyncio.gather(*tasks)
 
@@ -60,7 +60,7 @@ async def test_full_queue_lets_appends_wait_until_there_is_room() -> None:
         batch = queue.pop()
         assert len(batch) <= 2
         served += [waiting.run_id for waiting in batch]
-        queue.settle(batch, [1] * len(batch))
+        queue.acknowledge(batch, [1] * len(batch))
     assert served == ["r0", "r1", "r2", "r3", "r4"]
     assert await asyncio.gather(*tasks) == [1] * 5
 
@@ -73,7 +73,7 @@ async def test_full_queue_refuses_clearly_when_no_room_comes() -> None:
         await put(queue, "s", [ROW], None)
     batch = queue.pop()
     assert [waiting.run_id for waiting in batch] == ["r"]
-    queue.settle(batch, [7])
+    queue.acknowledge(batch, [7])
     assert await first == 7
 
 
@@ -83,7 +83,7 @@ async def test_an_append_larger_than_the_queue_gets_in_alone() -> None:
     await settled_in_loop()
     batch = queue.pop()
     assert len(batch) == 1
-    queue.settle(batch, [10])
+    queue.acknowledge(batch, [10])
     assert await task == 10
 
 
@@ -95,7 +95,7 @@ async def test_a_cancelled_append_is_written_still_and_harms_nobody() -> None:
     await settled_in_loop()
     batch = queue.pop()
     assert len(batch) == 1
-    queue.settle(batch, [1])
+    queue.acknowledge(batch, [1])
     await settled_in_loop()
     assert task.cancelled()
     assert queue.pending_bytes == 0
@@ -112,7 +112,7 @@ async def test_closed_queue_refuses_who_is_in_line_and_who_comes() -> None:
     with pytest.raises(UsageError, match="closed for the day"):
         await put(queue, "u", [ROW], None)
     batch = queue.pop()
-    queue.settle(batch, [1])
+    queue.acknowledge(batch, [1])
     assert await first == 1
 
 
@@ -121,10 +121,10 @@ async def test_an_outcome_is_told_without_a_task_and_in_order_though_there_is_no
     queue = AppendQueue(2 * SIZE, 1.0, lambda: None)
     queue.submit("r", [ROW] * 2, None, told.append)
     queue.submit("s", [ROW], None, told.append)
-    queue.settle(queue.pop(), [2])
+    queue.acknowledge(queue.pop(), [2])
     await asyncio.sleep(0)
     assert told == [2]
-    queue.settle(queue.pop(), [1])
+    queue.acknowledge(queue.pop(), [1])
     await asyncio.sleep(0)
     assert told == [2, 1]
 

@@ -132,7 +132,7 @@ class World:
         self._thread = partial(self._settle, batch) if batch else self._look
 
     def _settle(self, batch: Sequence[Waiting]) -> None:
-        self.queue.settle(batch, [1] * len(batch))
+        self.queue.acknowledge(batch, [1] * len(batch))
         self._thread = self._look
 
     # -- what can happen --

@@ -342,7 +342,9 @@ async def test_attempts_are_linked_and_what_they_are_given_is_counted(collected:
                     kept = await run.keeping.ask(Digest(f"{number}", {}), None)
                     if isinstance(kept, KeptTurn):
                         cs.observers.turn_given(run)
-                        assert [(await run.earlier.settle(each, None)).error for each in kept.call_ids] == [INTERRUPTED]  # type: ignore[union-attr]
+                        assert [(await run.earlier.resolve(each, None)).error for each in kept.call_ids] == [
+                            INTERRUPTED
+                        ]  # type: ignore[union-attr]
                     else:
                         body = KeptBody(f"{number}", 200, {})
                         await run.record([CallStarted("c", "write"), body.event()], response_id=kept.response_id)

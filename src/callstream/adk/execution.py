@@ -152,7 +152,7 @@ class Execution:
             return None
         if paused is None:
             function, is_safe = function_of(tool), self._may_run_again(tool)
-            earlier = await self._run.earlier.settle(call.call_id, function, is_safe=is_safe, as_result=_as_kept)
+            earlier = await self._run.earlier.resolve(call.call_id, function, is_safe=is_safe, as_result=_as_kept)
             if earlier is None or earlier.state not in HAS_OUTCOME:
                 return None
             call = earlier

@@ -218,15 +218,15 @@ class CallstreamPlugin(BasePlugin):
     def forget(self, run: Run) -> None:
         """Forgets the invocations of a run that is over: google-adk makes no callback at the end of a cancelled one."""
         for invocation in [each.invocation for each in self._invocations.values() if each.invocation.run is run]:
-            self._leave(invocation)
+            self._forget(invocation)
 
-    def _leave(self, invocation: Invocation) -> None:
+    def _forget(self, invocation: Invocation) -> None:
         self._invocations.pop(invocation.invocation_id, None)
         invocation.watches.close()
 
     async def _end(self, known: _Followed, error: BaseException | None) -> None:
         invocation = known.invocation
-        self._leave(invocation)
+        self._forget(invocation)
         if invocation.run.outcome is None:
             await known.execution.fail_raised()
             await known.execution.finish_unasked()

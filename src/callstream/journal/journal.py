@@ -33,7 +33,7 @@ from callstream.journal.archive import Archive, ArchivedReader, open_objects
 from callstream.journal.follow import Folded, Followers, Page, Push
 from callstream.journal.housekeeping import Housekeeper, JournalSettings, Moved, Progress, Side, move
 from callstream.journal.paired import PairedStore
-from callstream.journal.queue import Then
+from callstream.journal.queue import OnOutcome
 from callstream.journal.rows import (
     KEPT_THREAD,
     Entry,
@@ -137,7 +137,7 @@ class Journal:
         self,
         run_id: str,
         events: Sequence[RunEvent | Entry],
-        then: Then,
+        then: OnOutcome,
         *,
         after: int | None = None,
         response_id: str | None = None,

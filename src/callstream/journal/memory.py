@@ -534,7 +534,7 @@ class MemoryStore:
                 call.row = call.row._replace(**{name: value for name, value in columns.items() if value is not None})
         tables.writes += 1
 
-    async def settle(self, records: Sequence[RecordColumns]) -> None:
+    async def copy_pieces(self, records: Sequence[RecordColumns]) -> None:
         with self._lock:
             for key, seq, at_ms, number, call, kind, body in records:
                 run = self._tables.keys.get(key)

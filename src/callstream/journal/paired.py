@@ -61,7 +61,7 @@ class PairedStore:
         self.release_gone = index.release_gone
         self.put_folded = index.put_folded
         self.packs = index.packs
-        self.settle = index.settle
+        self.copy_pieces = index.copy_pieces
         self.forget = index.forget
         self.restore = index.restore
         self.keep_forgotten = index.keep_forgotten
@@ -116,7 +116,7 @@ class PairedStore:
                     _log.warning("the log could not be trimmed, trying again: %s", complaint)
 
     async def trim(self) -> None:
-        await self._log.trim(self._index.settle, self.reader.followed_keys())
+        await self._log.trim(self._index.copy_pieces, self.reader.followed_keys())
 
     async def due(self, age: float) -> list[str]:
         return await self._index.due(age * (1 + _OTHERS_SHARE))
@@ -313,7 +313,7 @@ class _PairedReader:
             open_runs = [run for run in runs if not run.compacted]
             live = await self._live([run.run_id for run in open_runs])
             pieces = {key: await self._log.read(key, writer, 0, None) for key, writer in live}
-            # Pieces settled meanwhile were not in the first answer, and may have left the log: so the index is read again.
+            # Pieces copied meanwhile were not in the first answer, and may have left the log: so the index is read again.
             now = await self._index.whole_runs([run.key for run in open_runs]) if open_runs else ()
             found = {run.key: run for run in [*runs, *now]}
             if len(now) == len(open_runs) and not any(run.compacted for run in now):
@@ -379,7 +379,7 @@ def _with_pieces(run: WholeRun, pieces: Sequence[RecordColumns]) -> WholeRun:
 
 def _merge(stored: Sequence[Record], pieces: Sequence[Record], after: int) -> tuple[list[Record], bool]:
     """The records after that number up to the first missing one, and whether that is all of them."""
-    found = {record.seq: record for record in [*pieces, *stored]}  # settled pieces are in both
+    found = {record.seq: record for record in [*pieces, *stored]}  # copied pieces are in both
     both = [found[seq] for seq in sorted(found)]
     for place, record in enumerate(both):
         if record.seq != after + 1 + place:

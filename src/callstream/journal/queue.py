@@ -50,11 +50,11 @@ _LEAST_ROOM = 64 * 1024
 _MOST_ROOM = 1024 * 1024
 """Bounds of how many bytes a store has to take, after it has refused some, before it counts as writable again."""
 
-Then: TypeAlias = Callable[[int | Exception], None]
+OnOutcome: TypeAlias = Callable[[int | Exception], None]
 """Called in an append's loop, never from inside ``submit``, with the number of its last record or the error. It must not
 raise."""
 
-Answer: TypeAlias = tuple[Then, int | Exception]
+Outcome: TypeAlias = tuple[OnOutcome, int | Exception]
 
 
 class Waiting(Append, eq=False, kw_only=True):
@@ -63,10 +63,10 @@ class Waiting(Append, eq=False, kw_only=True):
     size: int
     deadline: float
     loop: asyncio.AbstractEventLoop
-    then: Then
+    then: OnOutcome
     goes_on: bool
     """Whether it ends in a piece of text: then the run's next append is expected soon."""
-    is_settled: bool = False
+    is_acknowledged: bool = False
 
 
 class _LoopDuties:
@@ -78,12 +78,12 @@ class _LoopDuties:
         self.jobs: list[Callable[[], object]] = []
         self.due = 0  # how many of them are due now
         self.is_timed = False  # a timer is set for what waits
-        self.is_paused = False  # it goes on when a batch is settled
+        self.is_paused = False  # it goes on when a batch is acknowledged
 
 
 class AppendQueue:
-    """Holds appends until one thread takes them as a batch and settles them. ``wake`` is called, from any thread, when there
-    is a batch to take.
+    """Holds appends until one thread takes them as a batch and acknowledges them. ``wake`` is called, from any thread, when
+    there is a batch to take.
 
     A batch is ready when ``gather`` seconds have passed since the last one was taken, or earlier, when all runs of that
     batch have appended again: then there is no other run worth waiting for. (Only runs whose last record was a piece of
@@ -97,20 +97,21 @@ class AppendQueue:
     - If appends wait, then ``_is_ready`` is set, and the thread is about to look or is being woken; or their loop has a
       timer; or some loop is working. A timer and a working loop both end with ``_wake_for_waiting``.
     - If jobs wait, their loop has a timer, is doing some of them, or is about to. It continues by itself. A paused loop
-      continues when the next batch is settled; there is always one, because a loop pauses only while bytes are unsettled.
+      continues when the next batch is acknowledged; there is always one, because a loop pauses only while bytes are
+      unacknowledged.
     - Appends in line are admitted by the thread, before it looks for the last time.
 
     These flags say so. They change under the lock, with one exception::
 
         flag           set                                        cleared
         _is_ready      a batch is due: _admit, _wake_for_waiting  pop takes all that waits; abandon
-                       appends in line got room: settle
+                       appends in line got room: acknowledge
         _is_looking    pop: the thread will look once more        may_sleep: there is nothing; abandon
         _working       + 1: _do_jobs begins a step                - 1: _end_step
         due            jobs are called soon: schedule, _look      _end_step: they are done
         is_timed       _set_timer                                 _look: the timer has fired
         is_paused      _end_step: more jobs are due, and bytes    _deliver, by its own loop and without the lock: a
-                       are unsettled                              batch settled meanwhile calls it once for nothing
+                       are unacknowledged                         batch acknowledged meanwhile calls it once for nothing
     """
 
     def __init__(self, max_bytes: int, patience: float, wake: Callable[[], object], *, gather: float = 0.0) -> None:
@@ -130,7 +131,7 @@ class AppendQueue:
         self._working = 0  # loops that are doing jobs right now, and wake the thread afterwards
         self._waiting: deque[Waiting] = deque()
         self._records = 0
-        self._bytes = 0  # of all that is not settled
+        self._bytes = 0  # of all that is not acknowledged
         self._taken: list[Waiting] = []
         self._in_line: deque[Waiting] = deque()  # for which there is no room yet
         self._refusal: CallstreamError | None = None
@@ -143,7 +144,7 @@ class AppendQueue:
     def pending_bytes(self) -> int:
         return self._bytes
 
-    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
+    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: OnOutcome) -> None:
         """Queues an append. ``then`` is called when it has been written or has failed."""
         loop = asyncio.get_running_loop()
         size = ROW_OVERHEAD * len(rows)
@@ -192,7 +193,7 @@ class AppendQueue:
         return duties
 
     def _do_jobs(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Does the jobs that are due, some at a time: the next ones follow when the appends of these have been settled.
+        """Does the jobs that are due, some at a time: the next ones follow when the appends of these have been acknowledged.
 
         So no run waits for the jobs of all others, and the journal's thread gets the interpreter when it writes.
         """
@@ -223,9 +224,9 @@ class AppendQueue:
             else:
                 loop.call_soon(self._do_jobs, loop)
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop, settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
+    def _deliver(self, loop: asyncio.AbstractEventLoop, outcomes: Iterable[Outcome], pushed: Iterable[Pushed]) -> None:
         spent, began = self._spent, time.monotonic()
-        deliver(settled, pushed)
+        deliver(outcomes, pushed)
         self._spent = spent + time.monotonic() - began  # drops what was counted inside: it is in this time
         duties = self._duties.get(loop)
         if duties is not None and duties.is_paused:  # only this loop clears it
@@ -273,7 +274,7 @@ class AppendQueue:
             return not self._is_ready
 
     def pop(self) -> list[Waiting]:
-        """The appends that wait now, up to MAX_BATCH records. The batch before must have been settled."""
+        """The appends that wait now, up to MAX_BATCH records. The batch before must have been acknowledged."""
         with self._lock:
             if self._records <= MAX_BATCH:
                 batch = list(self._waiting)
@@ -291,20 +292,20 @@ class AppendQueue:
                 self._expected = {waiting.run_id for waiting in batch if waiting.goes_on}
         return batch
 
-    def settle(
+    def acknowledge(
         self, batch: Sequence[Waiting], outcomes: Sequence[int | CallstreamError], news: News | None = None
     ) -> None:
         """Notifies each append's loop of the outcome, has the news pushed to followers, and admits the next in line."""
-        answers: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
-        last, settled = None, list[Answer]()
+        by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
+        last, in_loop = None, list[Outcome]()
         size = 0
         for waiting, outcome in zip(batch, outcomes, strict=True):
-            waiting.is_settled = True
+            waiting.is_acknowledged = True
             size += waiting.size
             if waiting.loop is not last:  # nearly all are of one loop
                 last = waiting.loop
-                settled = answers.setdefault(last, [])
-            settled.append((waiting.then, outcome))
+                in_loop = by_loop.setdefault(last, [])
+            in_loop.append((waiting.then, outcome))
         news = news or {}
         with self._lock:
             self._bytes -= size
@@ -314,13 +315,13 @@ class AppendQueue:
                 self._records += len(admitted.rows)
                 self._waiting.append(admitted)
                 self._expected.discard(admitted.run_id)
-                self._is_ready = True  # the thread, which settles, looks before it sleeps
-            loops = {*answers, *news}
+                self._is_ready = True  # the thread, which acknowledges, looks before it sleeps
+            loops = {*by_loop, *news}
             for loop, duties in self._duties.items():
                 if duties.is_paused:
                     loops.add(loop)
         for loop in loops:
-            call_in(loop, self._deliver, loop, answers.get(loop, ()), news.get(loop, ()))
+            call_in(loop, self._deliver, loop, by_loop.get(loop, ()), news.get(loop, ()))
 
     def close(self, refusal: CallstreamError) -> None:
         """Refuses further appends, and those in line. Appends that wait can still be taken."""
@@ -333,16 +334,16 @@ class AppendQueue:
     def abandon(self, error: CallstreamError) -> None:
         """Refuses all appends that wait or were taken, because there is no thread to write them."""
         with self._lock:
-            left = [waiting for waiting in self._taken if not waiting.is_settled] + list(self._waiting)
+            left = [waiting for waiting in self._taken if not waiting.is_acknowledged] + list(self._waiting)
             in_line, self._in_line = self._in_line, deque()
             self._waiting.clear()
             self._records = 0
             self._is_ready = self._is_looking = False  # what comes next wakes the next thread
-        self.settle(left, [error] * len(left))
+        self.acknowledge(left, [error] * len(left))
         for waiting in in_line:
             call_in(waiting.loop, waiting.then, error)
 
-    def leave(self, refusal: CallstreamError) -> None:
+    def after_fork(self, refusal: CallstreamError) -> None:
         """Called in a forked process. The lock may be held by the parent, which writes what waits."""
         self._lock = threading.Lock()
         self._refusal = refusal
@@ -394,8 +395,8 @@ class AppendQueue:
         )
 
 
-def deliver(settled: Iterable[Answer], pushed: Iterable[Pushed]) -> None:
-    for then, outcome in settled:
+def deliver(outcomes: Iterable[Outcome], pushed: Iterable[Pushed]) -> None:
+    for then, outcome in outcomes:
         then(outcome)
     for number, (follower, records) in enumerate(pushed):
         follower.push(records, at_once=number < AT_ONCE)
@@ -415,7 +416,7 @@ class Outage:
         self._is_logged = False
         self.refusal: JournalError | None = None
         """Why the store has refused something. It has taken nothing as large since."""
-        self.room = 0
+        self.check_size = 0
         """Bytes that the store has to take to show that the outage is over."""
 
     @property
@@ -429,7 +430,7 @@ class Outage:
             self._since = now
         if not isinstance(error, StoreUnavailable):
             self.refusal = error
-            self.room = min(max(_LEAST_ROOM, self.room, size), _MOST_ROOM)
+            self.check_size = min(max(_LEAST_ROOM, self.check_size, size), _MOST_ROOM)
         if not self._is_logged and (gave_up or self.refusal or now - self._since >= _PASSING_SECONDS):
             self._is_logged = True
             _log.error("the journal cannot be written, trying again: %s", error)
@@ -438,7 +439,7 @@ class Outage:
         if self._since is not None and self._is_logged:
             seconds = time.monotonic() - self._since
             _log.warning("the journal can be written again, after %.1f s: %s", seconds, self._where)
-        self._since, self._is_logged, self.refusal, self.room = None, False, None, 0
+        self._since, self._is_logged, self.refusal, self.check_size = None, False, None, 0
 
 
 class GroupCommit:
@@ -504,7 +505,7 @@ class GroupCommit:
                 if len(batch) == 1:
                     if not isinstance(error, Unstorable):
                         self._outage.begin(error, size=batch[0].size)
-                    self.queue.settle(batch, [error])
+                    self.queue.acknowledge(batch, [error])
                     return
                 for waiting in batch:  # one of them may be what the store cannot take
                     await self._commit([waiting])
@@ -512,7 +513,7 @@ class GroupCommit:
             else:
                 if committed.changed:
                     self._outage.end()
-                self.queue.settle(batch, committed.outcomes, self._followers.news(committed.changed))
+                self.queue.acknowledge(batch, committed.outcomes, self._followers.news(committed.changed))
                 return
 
     async def _in_time(self, batch: Sequence[Waiting]) -> Committed:
@@ -536,7 +537,7 @@ class GroupCommit:
                 f"{_was_unavailable(error, self._patience)}; whether this append is written is not known"
             )
             gave_up.__cause__ = error
-            self.queue.settle(late, [gave_up] * len(late))
+            self.queue.acknowledge(late, [gave_up] * len(late))
         return [waiting for waiting in batch if waiting.deadline > now]
 
 

@@ -299,7 +299,7 @@ class Store(Protocol):
         """Of these, runs that this process has ended and should compact itself. All others are left to one process."""
         ...
 
-    async def settle(self, records: Sequence[RecordColumns]) -> None:
+    async def copy_pieces(self, records: Sequence[RecordColumns]) -> None:
         """See ``Tables``."""
 
     async def forget(self, wanted: RunFilter, limit: int, for_good: bool) -> list[str]:

@@ -22,7 +22,7 @@ from callstream.errors import CallstreamError, JournalError, UsageError
 from callstream.journal.follow import Followers, call_in
 from callstream.journal.housekeeping import Housekeeper, JournalSettings
 from callstream.journal.plan import Append
-from callstream.journal.queue import GroupCommit, Outage, Then, deliver
+from callstream.journal.queue import GroupCommit, OnOutcome, Outage, deliver
 from callstream.journal.rows import Row
 from callstream.journal.store import Store, StoreUnavailable
 from callstream.journal.writer import Writer, with_process
@@ -95,10 +95,10 @@ class JournalThread:
                 threading.Thread(target=self._run, args=arguments, name="callstream-journal", daemon=True).start()
         return opening
 
-    def leave(self) -> None:
+    def after_fork(self) -> None:
         """Called in a forked process: the thread is the parent's."""
         self._is_parents = True
-        self._queue.leave(_forked())
+        self._queue.after_fork(_forked())
 
     async def close(self) -> None:
         if self._is_parents:
@@ -210,7 +210,7 @@ class JournalThread:
         """Ends the outage if store and log take writes. A renewed lease does not show that: the log may still be away."""
         if self._outage.is_on:
             try:
-                await self._store.check(self._outage.room)
+                await self._store.check(self._outage.check_size)
             except JournalError as error:
                 self._outage.begin(error)
             else:
@@ -219,7 +219,7 @@ class JournalThread:
     async def _check(self) -> None:
         refusal = self._outage.refusal
         try:
-            await self._store.check(self._outage.room)
+            await self._store.check(self._outage.check_size)
         except JournalError as error:
             if refusal is None:
                 raise
@@ -299,13 +299,13 @@ class Inline:
         self._is_closed = True
         self._followers.close()
 
-    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
+    def submit(self, run_id: str, rows: Sequence[Row], after: int | None, then: OnOutcome) -> None:
         if not self._is_open or self._is_closed or self._has_duties():
             _after(self.open(), lambda: self._commit(run_id, rows, after, then), then)
         else:
             self._commit(run_id, rows, after, then)
 
-    def _commit(self, run_id: str, rows: Sequence[Row], after: int | None, then: Then) -> None:
+    def _commit(self, run_id: str, rows: Sequence[Row], after: int | None, then: OnOutcome) -> None:
         loop = asyncio.get_running_loop()
         try:
             committed = at_once(self._store.commit([Append(run_id, rows, after)]))
@@ -334,9 +334,9 @@ class Inline:
 _opened: WeakSet[JournalThread] = WeakSet()
 
 
-def _leave_threads() -> None:
+def _after_fork() -> None:
     for worker in _opened:
-        worker.leave()
+        worker.after_fork()
 
 
 def _forked() -> UsageError:
@@ -347,13 +347,13 @@ def _forked() -> UsageError:
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_leave_threads)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 _opening: set[asyncio.Task[None]] = set()
 
 
-def _after(opening: Coroutine[Any, Any, None], submit: Callable[[], None], then: Then) -> None:
+def _after(opening: Coroutine[Any, Any, None], submit: Callable[[], None], then: OnOutcome) -> None:
     """Submits an append when the journal is open."""
 
     async def open_and_submit() -> None:

@@ -34,7 +34,7 @@ Added: TypeAlias = tuple[int, Callable[[], Sequence[RecordColumns]]]
 """The key of a run, and a function that returns the records that another writer has appended to it."""
 Heard: TypeAlias = Callable[[Iterable[Added] | None], object]
 """Called with the records that came, or with None if some may have been missed."""
-Settle: TypeAlias = Callable[[Sequence[RecordColumns]], Awaitable[None]]
+CopyPieces: TypeAlias = Callable[[Sequence[RecordColumns]], Awaitable[None]]
 
 
 class Log(Protocol):
@@ -100,11 +100,11 @@ class Log(Protocol):
     async def erase(self, run_keys: Collection[int]) -> None:
         """Erases the records of ended runs, once they are in the index or have been forgotten there."""
 
-    async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
+    async def trim(self, copy_pieces: CopyPieces, followed: Mapping[str, Collection[int]]) -> None:
         """Called every few seconds: frees the room of erased records.
 
-        Records that this writer has had here for long are given to ``settle``, which puts them into the index, and are then
-        erased. ``followed``: the runs that are followed in this process, by the writers that own them.
+        Records that this writer has had here for long are given to ``copy_pieces``, which puts them into the index, and are
+        then erased. ``followed``: the runs that are followed in this process, by the writers that own them.
         """
 
     async def trim_dead(self, kept: Callable[[], Awaitable[Collection[str]]]) -> None:
@@ -175,7 +175,7 @@ class Tables(Protocol):
     async def write(self, plan: Plan) -> None:
         """Raises Stale if anything that the plan rests on has changed since it was made."""
 
-    async def settle(self, records: Sequence[RecordColumns]) -> None:
+    async def copy_pieces(self, records: Sequence[RecordColumns]) -> None:
         """Copies pieces from the log into the tables, except those already here and those of compacted or erased runs."""
 
 
@@ -191,7 +191,7 @@ class Writer:
         self.has_archive = has_archive
         self.log: Log | None = None
         self.memory = Memory()
-        self._others: set[str] = set()
+        self._foreign: set[str] = set()
         """Orphans that this process cannot go on with."""
 
     async def commit(self, tables: Tables, batch: Sequence[Append], now: float, followed: Container[str]) -> Committed:
@@ -227,7 +227,7 @@ class Writer:
         after: int | None = 0
         while after is not None and not mine:  # the next call looks for more
             found, after = await self._orphans(tables, limit, after, run_id)
-            orphans = [run for run in found if run_id is not None or run.run_id not in self._others]
+            orphans = [run for run in found if run_id is not None or run.run_id not in self._foreign]
             events = await _events_of(tables, [run.key for run in orphans])
             for run in orphans:
                 app = app_to_go_on(events[run.key])
@@ -235,9 +235,9 @@ class Writer:
                     if lives is None or not lives(run.writer):
                         mine.append(run)
                 elif run_id is None:
-                    self._others.add(run.run_id)  # it need not be read again and again
+                    self._foreign.add(run.run_id)  # it need not be read again and again
         if mine:
-            await self._settle(tables, mine)
+            await self._copy_pieces(tables, mine)
             await tables.take_over(self.name, [run.key for run in mine])
         return [run.run_id for run in mine]
 
@@ -277,7 +277,7 @@ class Writer:
         ]
         plan = Plan(appends, memory, now)
         plan.add_others(range(len(appends)), named, taker=self.name)
-        await self._settle(tables, orphans)
+        await self._copy_pieces(tables, orphans)
         await tables.write(plan)
         return [run.run_id for run in plan.changed]
 
@@ -304,11 +304,11 @@ class Writer:
         if self.log is not None and run_keys:
             await self.log.erase(run_keys)
 
-    async def _settle(self, tables: Tables, runs: Iterable[Owned]) -> None:
+    async def _copy_pieces(self, tables: Tables, runs: Iterable[Owned]) -> None:
         """Copies the pieces of runs that change hands into the tables: in the log they are in their old owner's part."""
         if self.log is not None:
             for run in runs:
-                await tables.settle(await self.log.read(run.key, run.writer, 0, None))
+                await tables.copy_pieces(await self.log.read(run.key, run.writer, 0, None))
 
     async def _orphans(
         self, tables: Tables, limit: int, after: int, run_id: str | None = None

@@ -80,7 +80,7 @@ class EarlierCalls:
         replay.begun.add(call_id)
         return True
 
-    async def settle(
+    async def resolve(
         self,
         call_id: str,
         tool: Tool[Any] | None,
@@ -100,7 +100,7 @@ class EarlierCalls:
             now: ReplayRule = "safe" if is_safe else "unsafe" if tool is None else tool.replay
             began_as = replay.rules.get(call_id, "unsafe")
             reconcile = None if tool is None else tool.reconcile
-            await self._settle_running(run.call(call_id), now if now == began_as else "unsafe", reconcile, as_result)
+            await self._resolve_running(run.call(call_id), now if now == began_as else "unsafe", reconcile, as_result)
         elif run.call(call_id).state is CallState.AWAITING and call_id in replay.asked:
             await self._ask(run.call(call_id), replay)
         call = run.call(call_id)
@@ -109,7 +109,7 @@ class EarlierCalls:
         (replay.given if call.state in HAS_OUTCOME else replay.begun).add(call_id)
         return call
 
-    async def _settle_running(
+    async def _resolve_running(
         self, call: Call, rule: ReplayRule, reconcile: Reconcile | None, as_result: Callable[[Any], Any]
     ) -> None:
         run, replay = self._run, self._run.replay
@@ -301,7 +301,7 @@ class _RecordedCall:
 
     async def _begin(self) -> Call | None:
         """The call with the outcome of an earlier attempt; None if its tool runs now, which is recorded."""
-        earlier = await self._earlier.settle(self._call.call_id, self._tool)
+        earlier = await self._earlier.resolve(self._call.call_id, self._tool)
         if earlier is None:
             self._call = await self._run.execute(self._call.call_id)
         return earlier if earlier is not None and earlier.state in HAS_OUTCOME else None

@@ -86,7 +86,7 @@ class EarlyTools(ABC):
         """Listens to a call, which has started, on behalf of its tool. None if the tool does not begin early."""
 
     @abstractmethod
-    async def settle(self, call_id: str) -> None:
+    async def wait_for_refusal(self, call_id: str) -> None:
         """Waits until a refusal on which the call's tool has decided is recorded."""
 
     @abstractmethod
@@ -349,7 +349,7 @@ class RunCore(ABC):
 
     async def settled(self, call_id: str) -> Call:
         """The call after all its hooks are done. Waits for its arguments if they are not complete."""
-        await self.early.settle(call_id)
+        await self.early.wait_for_refusal(call_id)
         return await self._barrier.settled(call_id)
 
     async def complete(self, call_id: str, result: Any = None) -> None:
@@ -457,7 +457,7 @@ class RunCore(ABC):
         """Ends the run in that way, unless its end has begun."""
         if self._end is None:
             self.is_ending = True
-            self._end = asyncio.ensure_future(self._leave(ending) if self.is_left else self._close(ending))
+            self._end = asyncio.ensure_future(self._end_here(ending) if self.is_left else self._close(ending))
 
     async def _reach(self, ending: Ending) -> Exception | None:
         """Ends the run and waits for it. Returns the error of the hook that made the run fail, if one did."""
@@ -466,7 +466,7 @@ class RunCore(ABC):
         # Hooks and early tools end in their own time, which is bounded. If none is running, it is the store that hangs.
         return await wait_for_result(self._end, while_=lambda: self._barrier.runs_hooks or self.early.is_running)
 
-    async def _leave(self, ending: Ending) -> None:
+    async def _end_here(self, ending: Ending) -> None:
         """Ends this process's work on the run, but not the run. Hooks undo here what they began for unfinished calls."""
         self._call_back(ending)
         self.early.abort(ending)
@@ -608,7 +608,7 @@ class RunCore(ABC):
 
     async def ready(self, call_id: str) -> Call:
         """The call with all its arguments, after its hooks have settled. Raises if its tool must not run."""
-        await self.early.settle(call_id)
+        await self.early.wait_for_refusal(call_id)
         call = await self._barrier.ready(call_id)
         if self.is_ending or call.state is CallState.DISCARDED:
             raise self.rejection(call_id)

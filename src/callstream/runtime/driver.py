@@ -310,14 +310,14 @@ class Driver:
                     return earlier.run_id
             if self.is_draining:
                 raise ShuttingDown
-            room = held.enter_context(ExitStack())
-            room.enter_context(self._limit.acquire(principal))
+            permits = held.enter_context(ExitStack())
+            permits.enter_context(self._limit.acquire(principal))
             self._starting += 1
             held.callback(self._has_started)
             if turn is not None:
                 lock = self._lock(("turn", turn))
                 await lock.acquire()
-                room.callback(lock.release)
+                permits.callback(lock.release)
             started = await self._start(start, request, check)
             if isinstance(started, str):
                 return started
@@ -327,7 +327,7 @@ class Driver:
                 except BaseException:
                     await started.run.stop("refused")
                     raise
-            self._work_on(started, room.pop_all())
+            self._work_on(started, permits.pop_all())
         if self._poll is None or self._poll.done():
             self._poll = asyncio.create_task(self._poll_stops(), name="callstream stops")
         return started.run.run_id
@@ -381,12 +381,12 @@ class Driver:
 
     # -- the work --
 
-    def _work_on(self, started: StartedRun, room: ExitStack) -> None:
+    def _work_on(self, started: StartedRun, permits: ExitStack) -> None:
         run, seconds = started.run, self._settings.run_seconds
         run.tighten(self._settings.limits)
         work = self._work(started, self._earlier(started))
         task = asyncio.create_task(work, name=f"callstream run {run.run_id}")
-        running = self._running[run.run_id] = Working(run, task, started.turn, room)
+        running = self._running[run.run_id] = Working(run, task, started.turn, permits)
         self._engine.working[run.run_id] = running
         if seconds is not None:
             late = TimeoutError(f"the run took longer than {seconds} s")
@@ -429,7 +429,7 @@ class Driver:
             running.limit = running.run.loop.call_later(_LEFTOVER_SECONDS, running.task.cancel)
 
     def _release(self, running: Working[Run]) -> None:
-        running.room.close()
+        running.permits.close()
         run, task = running.run, running.task
         self._running.pop(run.run_id, None)
         self._engine.working.pop(run.run_id, None)

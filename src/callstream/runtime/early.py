@@ -344,7 +344,7 @@ class EarlyRun:
             logger.warning("call %r was not discarded (%s): %s", self.call_id, reason, error)
             self.abort(reason, detail)
 
-    async def settle(self) -> None:
+    async def wait_for_refusal(self) -> None:
         """Waits until a refusal on which this has decided is recorded."""
         if self._refusal is not None:
             await asyncio.wait({self._refusal})
@@ -533,10 +533,10 @@ class EarlyRuns(EarlyTools):
         early = self._runs.get(call_id)
         return early if early is not None and early.has_begun else None
 
-    async def settle(self, call_id: str) -> None:
+    async def wait_for_refusal(self, call_id: str) -> None:
         early = self._runs.get(call_id)
         if early is not None:
-            await early.settle()
+            await early.wait_for_refusal()
 
     def abort(self, ending: Ending) -> None:
         """Called when the run ends: tools whose arguments are not whole are notified, the others are cancelled."""

@@ -428,8 +428,8 @@ class Working(msgspec.Struct, Generic[RunT], eq=False):
     run: RunT
     task: asyncio.Task[None]
     turn: Hashable
-    room: ExitStack
-    """What the run occupies until its work is done: a permit, and its turn if it has to wait for one."""
+    permits: ExitStack
+    """What the run holds until its work is done: a permit, and its turn if it has to wait for one."""
     limit: asyncio.TimerHandle | None = None
     """Limits the run's time, and once the run has ended, the time of what its agent still does."""
     watchers: int = 0

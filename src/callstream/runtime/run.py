@@ -316,7 +316,7 @@ class Run(RunCore):
         if (early := self.early.begun(call_id)) is not None:
             await self.ready(call_id)
             return await early.wait()
-        earlier = await self.earlier.settle(call_id, self.engine.find_tool(self.call(call_id).name))
+        earlier = await self.earlier.resolve(call_id, self.engine.find_tool(self.call(call_id).name))
         if earlier is not None and earlier.state in HAS_OUTCOME:
             return outcome_of(earlier)
         typed = await self.convert(call_id)

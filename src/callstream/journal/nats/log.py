@@ -25,7 +25,7 @@ from callstream.errors import JournalError
 from callstream.journal.nats.link import NatsAddress, NatsLink
 from callstream.journal.rows import RecordColumns
 from callstream.journal.store import StoreUnavailable
-from callstream.journal.writer import Heard, Settle, Stale
+from callstream.journal.writer import CopyPieces, Heard, Stale
 
 # -- messages of the log, and those of one writer sorted by run: pure --------------------------------------------------
 # A message holds one batch: a list of parts, one per run, each with the number of its first record, how many there are,
@@ -313,10 +313,10 @@ class NatsLog:
         for view in (self._own, *self._views.values()):
             view.erase(run_keys)
 
-    async def trim(self, settle: Settle, followed: Mapping[str, Collection[int]]) -> None:
+    async def trim(self, copy_pieces: CopyPieces, followed: Mapping[str, Collection[int]]) -> None:
         before = time.monotonic() - SETTLE_SECONDS
         if old := self._own.older(before):
-            await settle(old)
+            await copy_pieces(old)
             self._own.erase_older(before)
         oldest = self._own.oldest
         if oldest > self._purged:

@@ -105,9 +105,9 @@ class Session(ABC):
     async def take_over(self, writer: str, run_keys: Sequence[int]) -> None:
         await self.run("take_over", writer=writer, run_keys=run_keys)
 
-    async def settle(self, records: Sequence[RecordColumns]) -> None:
+    async def copy_pieces(self, records: Sequence[RecordColumns]) -> None:
         live = {key for (key,) in await self.rows("lock_live", run_keys=list({record[0] for record in records}))}
-        await self.run_many("settle", [record for record in records if record[0] in live])
+        await self.run_many("copy_piece", [record for record in records if record[0] in live])
 
 
 def build_list(sql: Mapping[str, str], name: str, wanted: RunFilter, way: str = "ASC") -> tuple[str, dict[str, Any]]:

@@ -271,9 +271,9 @@ class SqlStore(ABC):
         await self._database.give_back()
         return True
 
-    async def settle(self, records: Sequence[RecordColumns]) -> None:
+    async def copy_pieces(self, records: Sequence[RecordColumns]) -> None:
         async with self._database.writing() as session:
-            await session.settle(records)
+            await session.copy_pieces(records)
 
     async def own_due(self, age: float) -> list[str]:
         return []

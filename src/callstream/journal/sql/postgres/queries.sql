@@ -118,7 +118,7 @@ WHERE live.stop_reason IS NOT NULL AND live.ended_at IS NULL AND live.writer = :
 -- name: append
 SELECT {schema}.append_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::json, $11, $12)
 
--- name: settle
+-- name: copy_piece
 INSERT INTO {schema}.record (run_key, seq, at_ms, source, call, kind, body) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT DO NOTHING
 

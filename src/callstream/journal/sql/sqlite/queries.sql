@@ -108,7 +108,7 @@ WHERE run_key = :key
 -- name: insert_record
 INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)
 
--- name: settle
+-- name: copy_piece
 INSERT INTO record (run_key, seq, at_ms, source, call, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 
 -- Records of a compacted or erased run are in the archive, or nowhere.
