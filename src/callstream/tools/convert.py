@@ -26,7 +26,7 @@ import msgspec
 
 from callstream.errors import InvalidArguments, WireError, message_of
 from callstream.jsontext.path import Path, parse_path
-from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, nearest, show
+from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, WrongChoice, describe, nearest, show
 from callstream.tools.check import faults as find_faults
 from callstream.tools.keywords import TYPE_WORDS, choices_of
 from callstream.tools.parameters import Filled, Streamed
@@ -453,16 +453,28 @@ def _pydantic_fault(error: Mapping[str, Any], path: Path) -> Fault:
     if expected is not None:
         return Fault(path, expected, show(error["input"]))
     match error["type"]:
+        case "union_tag_invalid" | "union_tag_not_found" if isinstance(error["input"], dict):
+            return _tag_fault(error, path)
         case "missing":
             return Fault(path, "a value")
         case "extra_forbidden":
             return UnknownArgument(path, "nothing", show(error["input"]))
+        case "literal_error" | "enum":
+            return WrongChoice(path, message.removeprefix("Input should be "), show(error["input"]))
         case _ if message.startswith("Input should be "):
             return Fault(path, message.removeprefix("Input should be "), show(error["input"]))
         case "value_error":
             return Fault(path, message, show(error["input"]), rule=message.removeprefix("Value error, "))
         case _:
             return Fault(path, message, show(error["input"]), rule=message[0].lower() + message[1:])
+
+
+def _tag_fault(error: Mapping[str, Any], path: Path) -> Fault:
+    """The fault of the field that should say which alternative of a union is meant."""
+    field = error["ctx"]["discriminator"].strip("'")
+    if field not in error["input"]:
+        return Fault((*path, field), "a value")
+    return WrongChoice((*path, field), f"one of {error['ctx']['expected_tags']}", show(error["input"][field]))
 
 
 # -- annotations that msgspec knows and pydantic does not, explained to pydantic ---------------------------------------
