@@ -20,9 +20,9 @@ from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
 from pydantic import BaseModel
 
 from callstream.agui import Reader, View
-from callstream.agui.messages import CANCELLED, as_history, called_in, digest_of, result_value, since_spoken
+from callstream.agui.messages import as_history, called_in, digest_of, result_value, since_spoken
 from callstream.agui.presentation import Presenter
-from callstream.calls import CallState
+from callstream.calls import CANCELLED, CallState
 from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError
 from callstream.events import CallStarted, InputKept, MessageReceived, RunEvent, RunStarted
