@@ -75,6 +75,18 @@ AT_REST = FINAL | {_S.AWAITING}
 LACKS_OUTCOME = frozenset({_S.ARGS_COMPLETE, _S.RUNNING_EARLY, _S.EXECUTING, _S.AWAITING})
 """A result is still to come. The arguments are whole, except perhaps in ``running_early``."""
 
+CANCELLED: Final = "The user cancelled this."
+"""The error of a call whose interrupt was cancelled instead of answered."""
+DENIED: Final = "The user denied this."
+"""The error of a call whose approval was denied by a client of the AI SDK."""
+REFUSED: Final = (
+    "interrupted: the process stopped while this tool ran. It may or may not have taken effect, and a person has decided "
+    "that it is not run again."
+)
+"""The result of such a tool, for the model."""
+DECLINED: Final = frozenset({CANCELLED, DENIED, REFUSED, "This tool call is rejected."})
+"""The errors of calls to which a person said no, the last in google-adk's words. They are ``failed``, but no tool failed."""
+
 TRANSITIONS: dict[tuple[CallState, type[Event]], CallState] = {
     (_S.STARTED, CallSigned): _S.STARTED,
     (_S.STARTED, ArgsAppended): _S.ARGS_STREAMING,

@@ -10,6 +10,7 @@ import pytest
 from callstream.agui import Conversation, Translator, View
 from callstream.agui.events import MessagesSnapshot, ToolCallResult
 from callstream.agui.messages import Metadata
+from callstream.calls import DECLINED
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
@@ -216,6 +217,11 @@ def test_the_text_of_an_error_is_shown_only_where_the_view_has_it() -> None:
     failed = CallCompleted("c"), CallFailed("c", "ValueError: secret")
     assert json.loads(result(*failed)) == {"error": "the tool failed"}
     assert json.loads(result(*failed, view=View(errors=True))) == {"error": "ValueError: secret"}
+
+
+@pytest.mark.parametrize("said", sorted(DECLINED))
+def test_a_call_that_a_person_declined_is_not_said_to_have_failed(said: str) -> None:
+    assert json.loads(result(CallCompleted("c"), CallFailed("c", said))) == {"error": said}
 
 
 @pytest.mark.parametrize("reason", ["truncated", "malformed", "rejected", "aborted", "interrupted"])

@@ -12,6 +12,7 @@ from callstream.events import (
     CallCompleted,
     CallDiscarded,
     CallExecuting,
+    CallFailed,
     CallProgressed,
     CallReturned,
     CallStarted,
@@ -256,3 +257,14 @@ def test_a_call_that_is_void_is_marked(run: Run, tmp_path: Path) -> None:
     assert row["attempt"] == 2
     watched = run("watch", "r", "--journal", url).out
     assert "--- attempt 2: another process goes on; void: the response that was cut with write\n" in watched
+
+
+def test_a_declined_call_is_not_said_to_have_failed(run: Run, tmp_path: Path) -> None:
+    called = [RunStarted("t"), CallStarted("c", "remove"), CallCompleted("c")]
+    ended = [CallFailed("c", "This tool call is rejected."), RunEnded("finished")]
+    url = filled(f"sqlite:///{tmp_path}/declined.db", run_1=[*called, *ended])
+    assert "declined: This tool call is rejected." in run("calls", "--journal", url).out
+    assert "declined   This tool call is rejected." in run("show", "c", "--journal", url).out
+    watched = run("watch", "run_1", "--journal", url).out
+    assert "remove #1 declined: This tool call is rejected.\n" in watched
+    assert "failed" not in watched

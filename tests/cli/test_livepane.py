@@ -14,6 +14,7 @@ from callstream.events import (
     CallCompleted,
     CallDiscarded,
     CallExecuting,
+    CallFailed,
     CallProgressed,
     CallReleased,
     CallReturned,
@@ -90,6 +91,15 @@ def test_every_end_of_a_call_is_told() -> None:
         assert done.count(text) == 1
     released = Drawing().show(*records(RunStarted("t"), CallStarted("c", "f"), CallCompleted("c"), CallReleased("c")))
     assert "○ f  released" in released
+
+
+def test_a_declined_call_is_not_said_to_have_failed() -> None:
+    said = "This tool call is rejected."
+    called = CallStarted("c", "remove"), CallCompleted("c")
+    drawn = Drawing().show(*records(RunStarted("t"), *called, CallFailed("c", said), RunEnded("finished")))
+    assert "✗ remove  declined" in drawn
+    assert f"declined: {said}" in drawn
+    assert "failed" not in drawn
 
 
 def test_what_is_long_shows_its_end() -> None:

@@ -46,6 +46,16 @@ def test_a_function_that_does_not_continue_is_refused(run: Run, program: Path) -
     assert "create_app(…, continues=True)" in done.err
 
 
+@pytest.mark.parametrize("command", ["work", "serve"])
+def test_a_function_with_other_parameters_is_named_with_them(command: str, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "several.py"
+    path.write_text("async def main(given, model, depth: int = 1): ...")
+    done = run(command, f"{path}:main", "--journal", f"sqlite:///{tmp_path}/calls.db")
+    assert done.code == 2
+    assert f"callstream {command}: {path}:main cannot be used: expected an agent" in done.err
+    assert "called with the input alone; got main(given, model, depth=1)" in done.err
+
+
 def test_options_that_the_application_decides_are_refused(run: Run, program: Path) -> None:
     done = run("work", f"{program}:app", "--journal", "sqlite:///other.db")
     assert (done.code, "was made by create_app" in done.err) == (2, True)

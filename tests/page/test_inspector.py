@@ -11,12 +11,14 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from callstream import Callstream
+from callstream.calls import DECLINED
 from callstream.events import (
     ArgsAppended,
     CallAwaiting,
     CallCompleted,
     CallDiscarded,
     CallExecuting,
+    CallFailed,
     CallProgressed,
     CallReleased,
     CallReturned,
@@ -170,6 +172,23 @@ def test_failed_call_shows_its_error(inspector: Inspector) -> None:
     inspector.send("fail")
     card = inspector.expect_state("fail", "failed")
     expect(card.locator(".outcome")).to_contain_text("it could not be done: no paper")
+
+
+def test_a_declined_call_is_not_said_to_have_failed(inspector: Inspector, stage: Stage, page: Page) -> None:
+    names = {f"remove_{number}": said for number, said in enumerate(sorted(DECLINED))}
+
+    async def decline(cs: Callstream) -> None:
+        async with cs.run("declined") as run:
+            await run.record([MessageReceived("user", "remove them")])
+            for name, said in names.items():
+                await run.record([CallStarted(name, name), CallCompleted(name), CallFailed(name, said)])
+
+    stage.call(decline)
+    page.get_by_role("link", name="remove them").click()
+    for name, said in names.items():
+        card = inspector.expect_state(name, "declined")
+        expect(card.locator(".outcome h4")).to_have_text("Declined")
+        expect(card.locator(".outcome")).to_contain_text(said)
 
 
 def test_progress_moves(inspector: Inspector, page: Page) -> None:

@@ -257,6 +257,35 @@ def test_what_cannot_be_run_on_an_input_is_refused_before_anybody_asks(agent: An
         create_app(agent, callstream=Callstream())
 
 
+def takes_three(given: RunAgentInput, model: str, *, depth: int = 1, more: Any) -> None:
+    """No agent either."""
+
+
+class Demanding:
+    async def run(self, given: RunAgentInput, model: str) -> None:
+        """Takes too much."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "named"),
+    [
+        (takes_nothing, "takes_nothing()"),
+        (takes_three, "takes_three(given, model, *, depth=1, more)"),
+        (Demanding(), "Demanding.run(given, model)"),
+        (_Class, "_Class.run(self, given)"),
+        (Starlette(), "Starlette(scope, receive, send)"),
+        ("agent", "str"),
+    ],
+)
+def test_what_is_no_agent_is_named_with_its_parameters(agent: Any, named: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        create_app(agent, callstream=Callstream())
+    assert str(refused.value) == (
+        "expected an agent: an object with run(input), or a function that can be called with the input alone; "
+        f"got {named}"
+    )
+
+
 def test_a_journals_url_is_no_callstream() -> None:
     wrong: Any = "sqlite:///calls.db"
     with pytest.raises(UsageError, match="expected a Callstream, got str"):

@@ -16,7 +16,7 @@ import pydantic
 import pytest
 
 from callstream import Progress, no_progress, tool
-from callstream.errors import InvalidArguments
+from callstream.errors import InvalidArguments, UsageError
 
 
 class Color(Enum):
@@ -272,8 +272,152 @@ def move(to: Point, by: list[int] = []): return to.x + sum(by)
 move = tool(move)
 assert move(to={"x": 1}, by=[1]) == 2
 assert move.schema("anthropic")["input_schema"]["required"] == ["to"]
+
+from enum import Enum
+class Step(Enum):
+    FIRST = 1
+    LAST = "last"
+@tool
+def go(step: Step): return step
+assert go(step=Step.LAST) is Step.LAST
+try:
+    go(step="last")
+except ValueError as error:
+    assert "only pydantic can read, and pydantic is not installed" in str(error)
+else:
+    raise AssertionError("it ran")
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+class Step(Enum):
+    FIRST = 1
+    LAST = "last"
+
+
+class Ratio(float, Enum):
+    HALF = 0.5
+    WHOLE = 1.0
+
+
+class Switch(Enum):
+    ON = True
+    OFF = False
+
+
+@dataclasses.dataclass
+class Dial:
+    step: Step
+    switch: Switch = Switch.OFF
+
+
+class Panel(pydantic.BaseModel):
+    ratio: Ratio
+    switches: list[Switch] = []
+    fixed: Literal[1, "none"] = 1
+
+
+class Lever(msgspec.Struct):
+    step: Step
+
+
+class Opaque(Enum):
+    ONE = object()
+
+
+@tool
+def turn(
+    step: Step = Step.FIRST,
+    ratio: Ratio = Ratio.HALF,
+    switch: Switch | None = None,
+    steps: list[Step] = [],  # noqa: B006
+    named: dict[str, Ratio] = {},  # noqa: B006
+    either: Step | bool = False,
+    noted: Annotated[Step, pydantic.Field(description="where to go")] = Step.FIRST,
+    dial: Dial | None = None,
+    panel: Panel | None = None,
+) -> dict[str, Any]:
+    """Turns things."""
+    return dict(locals())
+
+
+class TestEnumsThatMsgspecDoesNotKnow:
+    @pytest.mark.parametrize(
+        ("name", "written", "value"),
+        [
+            ("step", 1, Step.FIRST),
+            ("step", 1.0, Step.FIRST),
+            ("step", "last", Step.LAST),
+            ("ratio", 0.5, Ratio.HALF),
+            ("ratio", 1, Ratio.WHOLE),
+            ("switch", True, Switch.ON),
+            ("switch", False, Switch.OFF),
+            ("switch", None, None),
+            ("steps", [1, "last"], [Step.FIRST, Step.LAST]),
+            ("named", {"a": 0.5, "b": 1}, {"a": Ratio.HALF, "b": Ratio.WHOLE}),
+            ("either", True, True),
+            ("either", 1, Step.FIRST),
+            ("noted", "last", Step.LAST),
+            ("dial", {"step": "last", "switch": True}, Dial(Step.LAST, Switch.ON)),
+            ("panel", {"ratio": 1, "switches": [True]}, Panel(ratio=Ratio.WHOLE, switches=[Switch.ON])),
+        ],
+    )
+    def test_the_tool_gets_members(self, name: str, written: Any, value: Any) -> None:
+        made = turn(**{name: written})[name]
+        assert repr(made) == repr(value)
+        assert repr(turn(**{name: made})[name]) == repr(value), "a value that has its type passes"
+
+    @pytest.mark.parametrize(
+        ("args", "sentence"),
+        [
+            ({"step": True}, "the argument 'step' should be one of 1, \"last\", got true"),
+            ({"step": 2}, "the argument 'step' should be 1 or 'last', got the number 2"),
+            ({"step": "1"}, "the argument 'step' should be 1 or 'last', got the string '1'"),
+            ({"ratio": True}, "the argument 'ratio' should be a number, got true"),
+            ({"ratio": 0.25}, "the argument 'ratio' should be 0.5 or 1.0, got the number 0.25"),
+            ({"switch": 1}, "the argument 'switch' should be true or false or null, got the number 1"),
+            ({"switch": 0.0}, "the argument 'switch' should be true or false or null, got the number 0"),
+            ({"steps": [1, True]}, "the argument 'steps[1]' should be one of 1, \"last\", got true"),
+            ({"named": {"a": True}}, "the argument 'named.a' should be a number, got true"),
+            ({"noted": True}, "the argument 'noted' should be one of 1, \"last\", got true"),
+            ({"dial": {"step": True}}, "the argument 'dial.step' should be one of 1, \"last\", got true"),
+            ({"dial": {"step": 3}}, "the argument 'dial.step' should be 1 or 'last', got the number 3"),
+            ({"panel": {"ratio": 1, "switches": [0]}}, "the argument 'panel.switches[0]' should be true or false"),
+            ({"panel": {"ratio": 1, "fixed": True}}, "the argument 'panel.fixed' should be one of 1, \"none\", got true"),
+        ],
+    )  # fmt: skip
+    def test_anything_else_is_refused_and_true_is_not_1(self, args: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(InvalidArguments) as refused:
+            turn(**args)
+        assert sentence in str(refused.value)
+
+    def test_the_model_is_told_the_values(self) -> None:
+        schema = turn.schema("anthropic")["input_schema"]
+        told = schema["$defs"]
+        assert told["Step"]["enum"] == [1, "last"]
+        assert told["Ratio"]["enum"] == [0.5, 1.0]
+        assert repr(told["Switch"]["enum"]) == "[True, False]"
+        assert schema["properties"]["ratio"]["default"] == 0.5
+
+    def test_a_value_that_nothing_can_make_never_reaches_the_tool(self) -> None:
+        @tool
+        def pull(lever: Lever) -> Any:
+            return lever
+
+        @tool
+        def look(at: Opaque) -> Any:
+            return at
+
+        with pytest.raises(InvalidArguments, match=r"'lever': no value fits its type.* pydantic cannot read the rest"):
+            pull(lever={"step": 1})  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="no JSON Schema can be made of Lever"):
+            pull.schema("anthropic")
+        with pytest.raises(UsageError, match="no JSON Schema can be made of Opaque"):
+            look.schema("anthropic")
+        with pytest.raises(InvalidArguments, match="'at' should be"):
+            look(at="one")  # type: ignore[arg-type]
+        lever = Lever(Step.FIRST)
+        assert pull(lever=lever) is lever
 
 
 class TestSchema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
 from callstream import tool
 from callstream.errors import InvalidArguments, UsageError
+from callstream.tools.check import faults
 
 
 @dataclass
@@ -158,6 +160,85 @@ def test_an_unknown_field_is_told_with_those_that_there_are() -> None:
 )
 def test_faults_that_pydantic_finds_are_told_as_others(field: dict[str, Any], sentence: str) -> None:
     assert refusal(title="a", ticket={"seats": [1], **field}) == sentence
+
+
+class Car(BaseModel):
+    kind: Literal["car"]
+    doors: int = 4
+
+
+class Bike(BaseModel):
+    kind: Literal["bike", "tandem"]
+    gears: int
+
+
+class Bus(msgspec.Struct, tag="bus"):
+    seats: int = 1
+
+
+class Tram(msgspec.Struct, tag="tram"):
+    line: int
+
+
+class Garage(BaseModel):
+    tagged: Annotated[Car | Bike, Field(discriminator="kind")] | None = None
+    plain: Car | Bike | None = None
+
+
+@tool
+def park(garage: Garage | None = None, struct: Bus | Tram | None = None, lone: Car | None = None) -> None: ...
+
+
+def parking_refusals(args: dict[str, Any]) -> list[str]:
+    """Of the same arguments: whole, by their types and by the schema, and while they are written."""
+    with pytest.raises(InvalidArguments) as refused:
+        park.arguments.convert(args)
+    schema = park.schema("anthropic")["input_schema"]
+    check = park.arguments.stream_check()
+    for character in json.dumps(args):
+        check.feed(character)
+    return [str(found[0]) for found in (refused.value.faults, faults(schema, args), check.faults)]
+
+
+@pytest.mark.parametrize(
+    ("args", "field", "tags"),
+    [
+        ({"garage": {"tagged": {"kind": "boat", "doors": 2}}}, "garage.tagged.kind", ("car", "bike", "tandem")),
+        ({"garage": {"tagged": {"kind": "boat", "gears": 2}}}, "garage.tagged.kind", ("car", "bike", "tandem")),
+        ({"garage": {"plain": {"kind": "boat"}}}, "garage.plain.kind", ("car", "bike", "tandem")),
+        ({"struct": {"type": "boat", "seats": 2}}, "struct.type", ("bus", "tram")),
+        ({"struct": {"type": "boat", "line": 2}}, "struct.type", ("bus", "tram")),
+    ],
+)
+def test_a_wrong_tag_is_told_with_all_that_are_allowed(args: dict[str, Any], field: str, tags: tuple[str, ...]) -> None:
+    whole, judged, written = parking_refusals(args)
+    for sentence in (whole, judged, written):
+        assert sentence.startswith(f"the argument {field!r} should be ")
+        assert all(tag in sentence.partition(", got ")[0] for tag in tags)
+    assert whole.endswith(", got the string 'boat'")
+    assert judged.endswith(", got the string 'boat'")
+    assert written.endswith(", got a string that begins with 'bo'")
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ({"garage": {"tagged": {"doors": 2}}}, "the argument 'garage.tagged.kind' is missing"),
+        ({"garage": {"tagged": {"kind": "bike"}}}, "the argument 'garage.tagged.gears' is missing"),
+        ({"garage": {"plain": {"kind": "bike"}}}, "the argument 'garage.plain.gears' is missing"),
+        ({"struct": {"type": "tram", "line": "x"}}, "the argument 'struct.line' should be an integer, got "),
+    ],
+)
+def test_the_tag_says_which_alternative_is_meant(args: dict[str, Any], sentence: str) -> None:
+    assert all(told.startswith(sentence) for told in parking_refusals(args))
+
+
+def test_a_wrong_choice_without_alternatives_is_no_tag() -> None:
+    with pytest.raises(InvalidArguments) as refused:
+        park.arguments.convert({"lone": {"kind": "boat", "doors": "x"}})
+    assert [fault.path for fault in refused.value.faults] == [("lone", "kind"), ("lone", "doors")]
+    wrong = faults(park.schema("anthropic")["input_schema"], {"lone": {"kind": "boat", "doors": "x"}})
+    assert [fault.path for fault in wrong] == [("lone", "kind"), ("lone", "doors")]
 
 
 def test_limits_name_their_unit() -> None:

@@ -52,8 +52,8 @@ from callstream.adk.calls import (
 from callstream.adk.invocations import Speaker
 from callstream.adk.tapping import server_tools
 from callstream.adk.threads import id_in_session
-from callstream.agui.messages import CANCELLED, called_in, result_value
-from callstream.calls import HAS_OUTCOME, Call, CallState, decision
+from callstream.agui.messages import called_in, result_value
+from callstream.calls import CANCELLED, HAS_OUTCOME, Call, CallState, decision
 from callstream.callstream import Callstream
 from callstream.errors import AnswerRefused, UsageError
 from callstream.events import CallAwaiting, MessageReceived

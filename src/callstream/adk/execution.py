@@ -39,10 +39,10 @@ from callstream.adk.eventtexts import Judges
 from callstream.adk.invocations import USER, Invocation, Speaker
 from callstream.adk.partials import MINTED_PREFIX, as_written
 from callstream.adk.tools import LiveStream, function_of, result_of, stream_end
-from callstream.calls import HAS_OUTCOME, Call, CallState
+from callstream.calls import HAS_OUTCOME, REFUSED, Call, CallState
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.events import CallProgressed, OutputKept
-from callstream.runtime.claims import QUESTION, REFUSED, RUNNING, only_claim
+from callstream.runtime.claims import QUESTION, RUNNING, only_claim
 from callstream.runtime.continuing import Replay, pack, unpack
 from callstream.runtime.run import current_model_call, current_tool
 from callstream.tools import call_claims, current_progress

@@ -119,9 +119,6 @@ Message: TypeAlias = (
 # The depth of a value is measured without recursion, before anything recurses into it.
 
 
-CANCELLED: Final = "The user cancelled this."
-"""The error of a call whose interrupt was cancelled instead of answered."""
-
 _MAX_DEPTH: Final = 64
 """Models' clients, session stores and validators recurse into an answer, and each fails at some greater depth."""
 

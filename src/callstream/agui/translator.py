@@ -54,8 +54,8 @@ from callstream.agui.events import (
     ToolCallResult,
     ToolCallStart,
 )
-from callstream.agui.messages import CANCELLED, Metadata, agent_of, subagent_run_id
-from callstream.calls import CallState, fate
+from callstream.agui.messages import Metadata, agent_of, subagent_run_id
+from callstream.calls import DECLINED, CallState, fate
 from callstream.errors import UsageError
 from callstream.events import (
     PIECES,
@@ -177,7 +177,7 @@ def result_text(call: CallView | AnswerView, outcome: Outcome, view: View) -> st
         case CallReturned(result=result):
             said = result
         case CallFailed(error=error):
-            said = {"error": error if view.errors or error == CANCELLED else "the tool failed"}
+            said = {"error": error if view.errors or error in DECLINED else "the tool failed"}
         case CallDiscarded(reason=reason, detail=detail):
             error = f"{_DISCARDED[reason]}; {fate('the tool', ran_early=call.ran_early)}"
             said = {"error": error, "reason": reason}

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from callstream.calls import Call, CallState
+from callstream.calls import DECLINED, Call, CallState
 from callstream.cli.options import Commands, add_json, add_source, positive
 from callstream.cli.output import CommandError, Printer, clean, duration, moment, one_line
 from callstream.cli.sources import RecordSource, source_of
@@ -152,7 +152,7 @@ def _call(call: Call) -> tuple[str, ...]:
 
 def _outcome(call: Call) -> str:
     if call.error is not None:
-        return one_line(call.error)
+        return one_line(f"declined: {call.error}" if call.error in DECLINED else call.error)
     if call.reason is not None:
         return one_line(f"{call.reason}: {call.detail}" if call.detail else call.reason)
     return "" if call.result is None else one_line(call.result)
@@ -201,7 +201,7 @@ def _facts(call: Call, made: tuple[CallView, RunView] | None) -> list[tuple[str,
         ("attempt", None if made is None else _attempt(*made)),
         ("reason", call.reason),
         ("detail", call.detail),
-        ("error", call.error),
+        ("declined" if call.error in DECLINED else "error", call.error),
         ("run", call.run_id),
         ("thread", call.thread_id),
         ("wire id", call.provider_id if call.provider_id != call.call_id else None),

@@ -37,7 +37,7 @@ from callstream.cli.options import (
 )
 from callstream.cli.output import CommandError, Printer, misused
 from callstream.cli.target import HELP, Target, load_target
-from callstream.errors import JournalError, MissingExtra
+from callstream.errors import JournalError, MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from callstream.callstream import Callstream
@@ -396,12 +396,23 @@ def _agent(target: Target, callstream: Callstream | None, **options: Any) -> Any
         stated = {name: value for name, value in options.items() if value is not None}
         return adk.adk_agent(target.found, callstream, **stated)
     if callable(getattr(target.found, "run", None)) or callable(target.found):
+        _check_agent(target)
         return target.found
     hint = "" if _adk() is not None else " (google-adk is not installed: pip install 'callstream[adk]')"
     raise misused(
         f"{target.text} is of type {type(target.found).__name__}; expected a google-adk App or agent, an ADKAgent, or an "
         f"object with run(input){hint}"
     )
+
+
+def _check_agent(target: Target) -> None:
+    from callstream.server.agent import Host, function_of
+
+    try:
+        if not isinstance(target.found, Host):
+            function_of(target.found)
+    except UsageError as error:
+        raise misused(f"{target.text} cannot be used: {error}") from error
 
 
 def _adk_of(found: Any) -> ModuleType | None:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, assert_never
 
 from callstream import codec
-from callstream.calls import AT_REST, CallState
+from callstream.calls import AT_REST, DECLINED, CallState
 from callstream.cli.options import Commands, add_json, add_source
 from callstream.cli.output import CommandError, Printer, as_text, clean, duration, one_line
 from callstream.cli.sources import RecordSource, source_of
@@ -300,7 +300,9 @@ def _card(called: CallView, preview: _Preview, lines: int) -> RenderableType:
 
 
 def _facts(called: CallView, preview: _Preview) -> str:
-    facts = [str(called.state)] if called.author is None else [f"by {clean(called.author)}", str(called.state)]
+    outcome = called.outcome
+    state = _failure(outcome.error) if isinstance(outcome, CallFailed) else str(called.state)
+    facts = [state] if called.author is None else [f"by {clean(called.author)}", state]
     if called.is_being_written and preview.first_at is not None:
         seconds = max(called.changed_at - preview.first_at, 0.001)
         facts.append(f"{preview.chars} characters")
@@ -311,13 +313,18 @@ def _facts(called: CallView, preview: _Preview) -> str:
     return ", ".join(facts)
 
 
+def _failure(error: str) -> str:
+    """What became of a call that has this error instead of a result."""
+    return "declined" if error in DECLINED else "failed"
+
+
 def _describe_outcome(called: CallView) -> str:
     """A call's state and outcome, on one line."""
     match called.outcome:
         case CallReturned(result=result):
             return f"→ {one_line(result, 200)}"
         case CallFailed(error=error):
-            return f"failed: {one_line(error, 200)}"
+            return f"{_failure(error)}: {one_line(error, 200)}"
         case CallDiscarded(reason=reason, detail=detail):
             return f"discarded: {one_line(f'{reason}: {detail}' if detail else reason, 200)}"
         case None:
@@ -471,7 +478,7 @@ def _describe(outcome: Outcome) -> str:
         case CallReturned(result=result):
             return f"returned {one_line(result, 200)}"
         case CallFailed(error=error):
-            return f"failed: {error}"
+            return f"{_failure(error)}: {error}"
         case CallDiscarded(reason=reason, detail=detail):
             return f"discarded: {reason}" + (f", {detail}" if detail else "")
         case CallReleased():

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-from callstream.calls import HAS_OUTCOME, Call, CallState
+from callstream.calls import HAS_OUTCOME, REFUSED, Call, CallState
 from callstream.errors import CallRejected, RunOver, ToolFailed, TransitionError, UsageError
 from callstream.events import CallAwaiting, CallExecuting, CallProgressed, Question, ReplayRule
 from callstream.runtime.continuing import ASKED_AS, INTERRUPTED, Replay
@@ -47,11 +47,6 @@ QUESTION: Final = (
     "The process stopped while this tool ran. It may or may not have taken effect. May it run again? If it has taken "
     'effect, say no, with its result: {"confirmed": false, "payload": {"result": …}}.'
 )
-REFUSED: Final = (
-    "interrupted: the process stopped while this tool ran. It may or may not have taken effect, and a person has decided "
-    "that it is not run again."
-)
-"""The result of such a tool, for the model."""
 
 
 class EarlierCalls:

@@ -20,9 +20,9 @@ from ag_ui.core import AssistantMessage, RunAgentInput, ToolMessage, UserMessage
 from pydantic import BaseModel
 
 from callstream.agui import Reader, View
-from callstream.agui.messages import CANCELLED, as_history, called_in, digest_of, result_value, since_spoken
+from callstream.agui.messages import as_history, called_in, digest_of, result_value, since_spoken
 from callstream.agui.presentation import Presenter
-from callstream.calls import CallState
+from callstream.calls import CANCELLED, CallState
 from callstream.callstream import Callstream
 from callstream.errors import CallIdTaken, CallRejected, UsageError
 from callstream.events import CallStarted, InputKept, MessageReceived, RunEvent, RunStarted
@@ -109,11 +109,7 @@ def host_of(
         if callstream is not None and callstream is not agent.callstream:
             raise UsageError("the agent has a Callstream of its own; give the server none, or the same")
         return agent
-    function = agent.run if isinstance(agent, Agent) else agent
-    if not _accepts_input(function):
-        raise UsageError(
-            f"expected an agent: an object with run(input), or a function of the input; got {type(agent).__name__}"
-        )
+    function = function_of(agent)
     if callstream is None:
         raise UsageError("this agent does not journal by itself: give the server its Callstream, callstream=…")
     if not isinstance(callstream, Callstream):
@@ -121,6 +117,17 @@ def host_of(
     if continues:
         check_journal(callstream.journal)
     return FunctionHost(function, callstream, name, can_continue=continues)
+
+
+def function_of(agent: Agent | AgentFunction) -> AgentFunction:
+    """The function that runs the agent. Raises ``UsageError`` if it cannot be called with the input alone."""
+    function = agent.run if isinstance(agent, Agent) else agent
+    if not _accepts_input(function):
+        raise UsageError(
+            "expected an agent: an object with run(input), or a function that can be called with the input alone; "
+            f"got {_described(function)}"
+        )
+    return function
 
 
 def _accepts_input(function: Any) -> bool:
@@ -134,6 +141,15 @@ def _accepts_input(function: Any) -> bool:
     except ValueError:
         return True  # it has no signature to inspect
     return True
+
+
+def _described(found: Any) -> str:
+    """What is no agent: what its program wrote, with its parameters if it has any."""
+    if not callable(found):
+        return type(found).__name__
+    parameters = [each.replace(annotation=each.empty) for each in inspect.signature(found).parameters.values()]
+    name = getattr(found, "__qualname__", None) or type(found).__qualname__
+    return f"{name.rpartition('<locals>.')[2]}{inspect.Signature(parameters)}"
 
 
 class FunctionHost:

@@ -68,6 +68,10 @@ class UnknownArgument(Fault, frozen=True):
         return f"{text}, whose fields are {', '.join(self.known)}" if self.known else text
 
 
+class WrongChoice(Fault, frozen=True):
+    """A value that is none of those that a schema lists. If every alternative lists others, it is a tag."""
+
+
 class Misfit(ValueError):
     """A value does not fit its annotation. The paths of the faults begin at the value."""
 
@@ -341,13 +345,13 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
 
         def on_verdict(faults: list[Fault] | None) -> None:
             if faults is not None and self.frame.judge.eager:
-                fail_if_none_is_left()
+                fail_if_none_is_left(faults)
 
-        def fail_if_none_is_left() -> None:
+        def fail_if_none_is_left(latest: Sequence[Fault] = ()) -> None:
             nonlocal has_failed
             if not has_failed and len(checks) == len(branches) and all(check.fits is False for check in checks):
                 has_failed = True
-                self.fail(*nearest([check.faults for check in checks], self.frame.path))
+                self.fail(*nearest([check.faults for check in checks], self.frame.path, latest))
 
         def decide() -> None:
             fail_if_none_is_left()
@@ -390,7 +394,7 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
         elif self.types and not any(is_of(type_, frame.kind) for type_, _ in self.types):
             self._fail_and_stop(self._expected_type(), frame.got)
         elif choices is not None and not any(kind_of(choice) == frame.kind for choice in choices):
-            self._fail_and_stop(alternatives_of(choices), frame.got)
+            self._fail_and_stop(alternatives_of(choices), frame.got, WrongChoice)
         elif frame.kind == "string":
             self.watches_text = choices is not None or limit(self.schema, "maxLength") is not None
 
@@ -420,7 +424,7 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
             text = frame.text or ""
             if not any(isinstance(choice, str) and choice.startswith(text) for choice in choices):
                 got = frame.got if not frame.judge.eager else f"a string that begins with {text!r}"
-                self._fail_and_stop(alternatives_of(choices), got)
+                self._fail_and_stop(alternatives_of(choices), got, WrongChoice)
 
     # -- verdicts --
 
@@ -447,10 +451,10 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
         for on_verdict in self.listeners:
             on_verdict(list(faults))
 
-    def _fail_and_stop(self, expected: str, got: str) -> None:
+    def _fail_and_stop(self, expected: str, got: str, kind: type[Fault] = Fault) -> None:
         """Fails with a fault after which nothing else about the value is worth saying."""
         self.is_silent = True
-        self.fail(Fault(self.frame.path, expected, got))
+        self.fail(kind(self.frame.path, expected, got))
 
     def has_failed_before(self, faults: list[Fault]) -> bool:
         """Whether it had already failed when these faults were found."""
@@ -507,7 +511,7 @@ class _SchemaVerdict(msgspec.Struct, eq=False):
     def _end_faults(self, value: Any) -> Iterator[Fault]:
         schema, frame, choices = self.schema, self.frame, self.choices
         if choices is not None and equality_key(value) not in map(equality_key, choices):
-            yield Fault(frame.path, alternatives_of(choices), show(value))
+            yield WrongChoice(frame.path, alternatives_of(choices), show(value))
             return
         expected: Iterator[str] = iter(())
         match frame.kind:
@@ -566,14 +570,30 @@ def _ignore(faults: list[Fault] | None) -> None:
     """For a verdict that is looked at later."""
 
 
-def nearest(branches: list[list[Fault]], path: Path) -> list[Fault]:
-    """The faults of the value at that path, which fits no branch. The branch that it fits best is taken as the one meant."""
+def nearest(branches: list[list[Fault]], path: Path, latest: Sequence[Fault] = ()) -> list[Fault]:
+    """The faults of the value at that path, which fits no branch. The branch that it fits best is taken as the one meant.
+
+    If its tag fits no branch, none is meant, and the fault names every tag. ``latest``: the faults that came last.
+    """
     if all(faults[0].path == path for faults in branches):
-        if any(faults[0].rule is not None for faults in branches):
-            return [faults[0] for faults in branches]
-        expected = list(dict.fromkeys(faults[0].expected for faults in branches))
-        return [Fault(path, " or ".join(expected), branches[0][0].got)]
-    return min((faults for faults in branches if faults[0].path != path), key=len)
+        firsts = [faults[0] for faults in branches]
+        return firsts if any(fault.rule is not None for fault in firsts) else [_either(firsts, latest)]
+    within = [faults for faults in branches if faults[0].path != path]
+    wrong = [{fault.path: fault for fault in faults if _may_be_tag(fault, path)} for faults in within]
+    shared = [[each[tag] for each in wrong] for tag in wrong[0] if all(tag in each for each in wrong)]
+    tags = [_either(found, latest) for found in shared if len({fault.expected for fault in found}) > 1]
+    return tags or min(zip(within, wrong, strict=True), key=lambda each: (len(each[0]), len(each[1])))[0]
+
+
+def _may_be_tag(fault: Fault, path: Path) -> bool:
+    return isinstance(fault, WrongChoice) and fault.path[:-1] == path
+
+
+def _either(found: Sequence[Fault], latest: Sequence[Fault]) -> Fault:
+    """One fault for several of the same value, of which the latest knows most."""
+    expected = dict.fromkeys(fault.expected for fault in found)
+    got = next((fault.got for fault in latest if fault.path == found[0].path), found[0].got)
+    return msgspec.structs.replace(found[0], expected=" or ".join(expected), got=got)
 
 
 def faults(schema: Any, value: Any, *, lenient: bool = True, formats: bool = False) -> list[Fault]:

@@ -2,8 +2,9 @@
 
 msgspec converts the types that it knows: builtins, date and datetime, UUID, Literal, Enum, TypedDict, dataclasses, structs,
 and ``Annotated`` with its ``Meta``. pydantic converts annotations that contain something from pydantic: a model, one of its
-dataclasses, ``Field``. It is only imported for these, so other programs do not need it. Both are strict, as for JSON:
-``"5"`` is not an integer, but ``5.0`` is one, and ``"2026-01-31"`` is a date. A pydantic model follows its own config.
+dataclasses, ``Field``; or an Enum that msgspec does not know, whose values are neither all strings nor all integers. It is
+only imported for these, so other programs do not need it. Both are strict, as for JSON: ``"5"`` is not an integer, but
+``5.0`` is one, and ``"2026-01-31"`` is a date. A pydantic model follows its own config, but true is never its choice 1.
 
 A value that already has its type passes, because some frameworks convert first. Values that neither library can judge pass
 as well: those of parameters without annotation, or of unknown classes, such as a framework's context.
@@ -17,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cache
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Final, TypeAlias, is_typeddict
 
@@ -24,13 +26,15 @@ import msgspec
 
 from callstream.errors import InvalidArguments, WireError, message_of
 from callstream.jsontext.path import Path, parse_path
-from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, describe, nearest, show
+from callstream.tools.check import Fault, Misfit, StreamCheck, UnknownArgument, WrongChoice, describe, nearest, show
 from callstream.tools.check import faults as find_faults
-from callstream.tools.keywords import TYPE_WORDS
+from callstream.tools.keywords import TYPE_WORDS, choices_of
 from callstream.tools.parameters import Filled, Streamed
 from callstream.tools.schema import (
     FORMATS,
     REF,
+    has_odd_enum,
+    has_pydantic,
     is_of_pydantic,
     judged_schema,
     model_schema,
@@ -164,7 +168,7 @@ def converter(annotation: Any) -> Convert | None:
     if annotation is Any or annotation is Parameter.empty or isinstance(annotation, str):
         return None
     convert = model_converter(annotation) if uses_pydantic(annotation) else None
-    convert = convert or _msgspec_converter(annotation)
+    convert = convert or _msgspec_converter(annotation) or _refusal(annotation)
     if convert is None:
         return None
     is_class = isinstance(annotation, type) and annotation.__module__ != "builtins" and not is_typeddict(annotation)
@@ -187,6 +191,19 @@ def converter(annotation: Any) -> Convert | None:
             raise Misfit([Fault((), "a valid value", show(value), rule)]) from error
 
     return convert_contained
+
+
+def _refusal(annotation: Any) -> Convert | None:
+    """Refuses every value if neither library can make one only because of an enum; else None."""
+    if not has_odd_enum(annotation):
+        return None
+    why = "cannot read the rest of the type" if has_pydantic() else "is not installed"
+    rule = f"no value fits its type, which has an enum that only pydantic can read, and pydantic {why}"
+
+    def refuse(value: Any) -> Any:
+        raise Misfit([Fault((), "nothing", show(value), rule)])
+
+    return refuse
 
 
 def _with_integers(value: Any) -> Any:
@@ -311,14 +328,48 @@ def model_converter(annotation: Any) -> Callable[[Any], Any] | None:
     except (PydanticUserError, NameError):
         return None
 
+    @cache
+    def schemas() -> tuple[Any, Any]:
+        schema = model_schema(annotation)
+        return schema, _with_equals(schema)
+
     def convert(value: Any) -> Any:
         try:
-            return _validate(adapter, value)[0]
+            converted = _validate(adapter, value)[0]
         except ValidationError as error:
             found = _pydantic_faults(error.errors(include_url=False), value)
             raise Misfit(_with_known_fields(found, annotation, value)) from None
+        mistaken = _mistaken_choices(*schemas(), value) if is_json(value) else []
+        if mistaken:
+            raise Misfit(mistaken)
+        return converted
 
     return convert
+
+
+def _mistaken_choices(schema: Any, loose: Any, value: Any) -> list[Fault]:
+    """The faults of values that pydantic takes for a choice because Python does: true for 1, and 1 for true.
+
+    ``loose`` is the schema ``_with_equals``. What does not fit that either is left to the model's own config.
+    """
+    if loose == schema:
+        return []
+    others = {fault.path for fault in find_faults(loose, value, lenient=False)}
+    return [fault for fault in find_faults(schema, value, lenient=False) if fault.path not in others]
+
+
+def _with_equals(schema: Any) -> Any:
+    """The schema, with true beside each choice 1, and so on: with every value that Python takes for a choice."""
+    if isinstance(schema, list):
+        return [_with_equals(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    choices = choices_of(schema) or []
+    equals = [int(each) if isinstance(each, bool) else bool(each) for each in choices if each in (0, 1)]
+    if equals:
+        schema = {word: part for word, part in schema.items() if word not in ("const", "type")}
+        return {**schema, "enum": [*choices, *equals]}
+    return {word: _with_equals(part) for word, part in schema.items()}
 
 
 def _with_known_fields(faults: list[Fault], annotation: Any, value: Any) -> list[Fault]:
@@ -402,16 +453,28 @@ def _pydantic_fault(error: Mapping[str, Any], path: Path) -> Fault:
     if expected is not None:
         return Fault(path, expected, show(error["input"]))
     match error["type"]:
+        case "union_tag_invalid" | "union_tag_not_found" if isinstance(error["input"], dict):
+            return _tag_fault(error, path)
         case "missing":
             return Fault(path, "a value")
         case "extra_forbidden":
             return UnknownArgument(path, "nothing", show(error["input"]))
+        case "literal_error" | "enum":
+            return WrongChoice(path, message.removeprefix("Input should be "), show(error["input"]))
         case _ if message.startswith("Input should be "):
             return Fault(path, message.removeprefix("Input should be "), show(error["input"]))
         case "value_error":
             return Fault(path, message, show(error["input"]), rule=message.removeprefix("Value error, "))
         case _:
             return Fault(path, message, show(error["input"]), rule=message[0].lower() + message[1:])
+
+
+def _tag_fault(error: Mapping[str, Any], path: Path) -> Fault:
+    """The fault of the field that should say which alternative of a union is meant."""
+    field = error["ctx"]["discriminator"].strip("'")
+    if field not in error["input"]:
+        return Fault((*path, field), "a value")
+    return WrongChoice((*path, field), f"one of {error['ctx']['expected_tags']}", show(error["input"][field]))
 
 
 # -- annotations that msgspec knows and pydantic does not, explained to pydantic ---------------------------------------

@@ -1,14 +1,15 @@
 """What a provider learns about a tool: its name, its description and the JSON Schema of its parameters.
 
 The schema is made from the annotations by msgspec (builtins, Literal, Enum, TypedDict, dataclasses, structs) or, if an
-annotation contains something from pydantic, by pydantic. Gemini only takes a subset of OpenAPI's schema objects, so for
-Gemini references are inlined and anything that its API refuses is left out.
+annotation contains something from pydantic or an Enum that msgspec does not know, by pydantic. Gemini only takes a subset of
+OpenAPI's schema objects, so for Gemini references are inlined and anything that its API refuses is left out.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib.util
 import inspect
 import json
 import math
@@ -506,8 +507,32 @@ def _order_choices(schema: Any, orders: dict[frozenset[str], list[Any]]) -> None
 
 
 def uses_pydantic(annotation: Any) -> bool:
-    """Whether something from pydantic occurs in the annotation, or in a field of its dataclasses and typed dicts."""
-    return any(is_of_pydantic(each) for each in parts_of(annotation))
+    """Whether something for pydantic occurs in the annotation, or in a field of its dataclasses and typed dicts.
+
+    That is something of its own, or an enum that msgspec does not know, if pydantic is there.
+    """
+    parts = [*parts_of(annotation)]
+    return any(map(is_of_pydantic, parts)) or (has_pydantic() and any(map(_is_odd_enum, parts)))
+
+
+def has_odd_enum(annotation: Any) -> bool:
+    """Whether an enum that msgspec does not know occurs in the annotation, or in a field of its classes."""
+    return any(map(_is_odd_enum, parts_of(annotation, has_fields=_is_described_by_fields)))
+
+
+def has_pydantic() -> bool:
+    return importlib.util.find_spec("pydantic") is not None
+
+
+def _is_odd_enum(part: Any) -> bool:
+    """Whether it is an enum that msgspec does not know: its values are neither all strings nor all integers."""
+    if not (isinstance(part, type) and issubclass(part, enum.Enum) and len(part)):
+        return False
+    try:
+        msgspec.json.Decoder(part)
+    except TypeError:
+        return True
+    return False
 
 
 def _may_be_pydantics(class_: type) -> bool:
@@ -544,8 +569,9 @@ def model_schema(annotation: Any) -> dict[str, Any] | None:
     """The JSON Schema that pydantic makes for the annotation; None if it cannot."""
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
+    from pydantic_core import PydanticSerializationError
 
     try:
         return TypeAdapter(annotation).json_schema(ref_template=REF + "{model}")
-    except (PydanticUserError, NameError):
+    except (PydanticUserError, PydanticSerializationError, NameError):
         return None

@@ -15,11 +15,11 @@ import msgspec
 
 from callstream import codec
 from callstream.agui.messages import AGAIN, result_value
+from callstream.calls import DENIED
 from callstream.errors import UsageError, warn_of_name
 
 _OWN: Final = ("id", "messages", "trigger", "messageId", "tools", "state")
 _KINDS: Final = ("image", "audio", "video")
-_DENIED: Final = "The user denied this."
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ def _call(part: dict[str, Any]) -> dict[str, Any] | None:
         case {"state": "output-available", "output": output} if not part.get("preliminary"):
             said = {"content": _result_text(output)}
         case {"state": "output-error" | "output-denied" as state}:
-            error = _DENIED if state == "output-denied" else str(part.get("errorText") or "The tool failed.")
+            error = DENIED if state == "output-denied" else str(part.get("errorText") or "The tool failed.")
             said = {"content": _json({"error": error}), "error": error}
     result = None if said is None else {"id": f"output-{call_id}", "role": "tool", "toolCallId": call_id, **said}
     return {"toolCallId": call_id, "name": name, "args": _json(part["input"]), "result": result}

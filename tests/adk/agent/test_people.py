@@ -108,9 +108,12 @@ async def test_tool_confirmation(
             assert "TOOL_CALL_RESULT" in kinds(events)
         else:
             (asked,) = client.pending()
-            await client.answer({asked: {"confirmed": confirmed}})
+            events = await client.answer({asked: {"confirmed": confirmed}})
         assert client.text() == "Done."
     assert remover.ran == (["/x"] if confirmed else [])
+    results = [event["content"] for event in events if event["type"] == "TOOL_CALL_RESULT"]
+    assert ('{"error":"This tool call is rejected."}' in results) is not confirmed
+    assert not any("failed" in each for each in results)
 
 
 async def test_tool_confirmations_answered_one_by_one(cs: Callstream, models: Models, remover: Remover) -> None:

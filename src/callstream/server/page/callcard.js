@@ -45,6 +45,14 @@ const QUESTIONS = {
   adk_request_input: "Question",
 };
 
+/** The errors of calls to which a person said no, as in callstream.calls. */
+const DECLINED = new Set([
+  "The user cancelled this.",
+  "The user denied this.",
+  "interrupted: the process stopped while this tool ran. It may or may not have taken effect, and a person has decided that it is not run again.",
+  "This tool call is rejected.",
+]);
+
 const FACTS = /** @type {const} */ (["first argument", "deltas", "deltas/s", "characters", "ran", "id"]);
 
 /** @type {{ [view in View]: string }} */
@@ -115,7 +123,7 @@ export class CallCard {
   update() {
     const call = this.#call;
     this.element.dataset.state = call.state;
-    setText(this.#badgeText, STATE_NAMES[call.state]);
+    setText(this.#badgeText, stateOf(call));
     this.#tree.take(call.takeChanges());
     if (!call.isWriting) this.#tree.stop();
     setText(this.#name, titleOf(call));
@@ -227,7 +235,7 @@ export class CallCard {
       case "failed": {
         const text = new GrowingText("error");
         text.append(call.error || "It gave no reason.");
-        this.#outcome.append(element("h4", {}, "Error"), text.element);
+        this.#outcome.append(element("h4", {}, isDeclined(call) ? "Declined" : "Error"), text.element);
         return;
       }
       case "discarded": {
@@ -245,6 +253,16 @@ export class CallCard {
         );
     }
   }
+}
+
+/** @param {Call} call */
+function isDeclined(call) {
+  return call.error !== null && DECLINED.has(call.error);
+}
+
+/** @param {Call} call */
+function stateOf(call) {
+  return isDeclined(call) ? "declined" : STATE_NAMES[call.state];
 }
 
 /**
@@ -275,5 +293,5 @@ function askedAbout(argsText) {
  */
 export function spoken(call) {
   const size = call.state === "args_complete" ? `, ${counted(call.argsText.length, "character")}` : "";
-  return `${titleOf(call)}: ${STATE_NAMES[call.state]}${size}`;
+  return `${titleOf(call)}: ${stateOf(call)}${size}`;
 }
