@@ -384,6 +384,22 @@ def test_reasoning_that_is_void_goes_with_the_snapshot_that_has_other() -> None:
     assert places(*before, *half, *again, MessageEnded("n"), FINISHED) == {6: 0}
 
 
+@pytest.mark.parametrize("outcome", [CallReturned("q", "yes"), CallFailed("q", "cancelled")])
+def test_only_an_answer_that_the_run_did_not_take_may_need_a_snapshot(outcome: RunEvent) -> None:
+    def doubted(*events: RunEvent) -> Any:
+        translator = Translator()
+        translator.answers = ["q"]
+        for record in records(*events, FINISHED):
+            may_want = translator.may_want_snapshot(record)
+            translator.feed(record)
+            assert may_want or translator.snapshot_at is None
+        assert (translator.snapshot_at is None) == (not translator.doubted)
+        return translator.doubted
+
+    assert doubted(outcome) == []
+    assert doubted(CallProgressed("q", "half"), CallExecuting("q")) == doubted() == ["q"]
+
+
 # -- tools that the client runs --
 
 PICK: list[RunEvent] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -260,7 +261,8 @@ async def test_every_event_has_an_id_and_the_last_of_a_record_its_number(cs: Cal
 
 
 async def test_text_that_is_void_is_taken_back_though_the_thread_has_no_other() -> None:
-    async def snapshot(seq: int) -> MessagesSnapshot:
+    async def snapshot(seq: int, doubted: Collection[str]) -> MessagesSnapshot:
+        assert not doubted
         return MessagesSnapshot(messages=(), metadata=Metadata(1))
 
     client = Client(None, snapshot)

@@ -16,6 +16,7 @@ import pytest
 from callstream import CallState, Callstream, Reject, Settings, tool
 from callstream.errors import CallRejected, RunOver, UsageError
 from callstream.testing import Cut, Finish, ScriptedProvider, Text, ToolCall
+from tests.gated import PATIENCE, GatedProvider
 from tests.sdks import SDKS
 from tests.tap.clients import ASK, WIRES, ask, sdk
 
@@ -107,6 +108,21 @@ async def test_a_hook_that_fails_the_run_of_a_streamed_answer_is_told_once(wire:
     await fails()
     gc.collect()
     assert told == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_hook_fails_the_run_although_the_provider_is_silent(wire: str) -> None:
+    async with Callstream(settings=Settings(on_hook_error="fail_run")) as cs:
+        cs.on_args_delta("write", break_down)
+        undone: list[str] = []
+        cs.on_args_abort("write", lambda call, reason: undone.append(reason))
+        async with GatedProvider(wire, [ToolCall("write", ARGS, call_id="c1", size=8)], held=4) as provider:
+            with pytest.raises(ValueError, match="the password"):
+                async with asyncio.timeout(PATIENCE / 2), cs.run("thread") as run:
+                    await ask(wire, provider, cs)
+            assert not provider.was_opened
+        assert (run.outcome, run.reason) == ("failed", "ValueError: the password is 1234")
+        assert undone == ["interrupted"]
 
 
 @pytest.mark.parametrize("when", ["complete", "delta"])

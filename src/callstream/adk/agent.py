@@ -11,7 +11,7 @@ import copy
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Self, TypeAlias, Unpack
@@ -40,7 +40,7 @@ from callstream.adk.tapping import client_toolsets, structured_agents, tap_tree
 from callstream.adk.threads import IdleThreads, ThreadKey, Threads, public_state
 from callstream.agui import AguiEvent, Conversation, Translator, View, encode, encode_sse
 from callstream.agui.events import MessagesSnapshot, RunError
-from callstream.agui.messages import Metadata, called_in, digest_of
+from callstream.agui.messages import Metadata, answers_in, called_in, digest_of, lost_answers, without_answers_to
 from callstream.agui.presentation import OlderClient, Predictions, Presentation, Presenter
 from callstream.calls import Call
 from callstream.callstream import Callstream
@@ -48,6 +48,7 @@ from callstream.errors import AnswerRefused, JournalError, RunOver, TooMany, Usa
 from callstream.events import InputKept, Record, RunStarted
 from callstream.journal import Journal, RunRow, history
 from callstream.runtime import Driver, DriverSettings, Limit, Run, RunRequest, StartedRun
+from callstream.runtime.answers import Directory
 from callstream.runtime.continuing import OnDivergence, pack
 from callstream.runtime.driver import AppRuns
 
@@ -192,6 +193,7 @@ class ADKAgent:
         """Iterating this owns the run: closing it stops the run."""
         driver, thread = self._driver(), self._thread_of(run_input)
         translator = Translator(self.view)
+        translator.answers = [answer.call_id for answer in answers_in(run_input)]
         presentation: Presenter = self.presentation(run_input)
         if run_input.protocol_version is None:
             presentation = OlderClient(presentation)
@@ -214,7 +216,8 @@ class ADKAgent:
                     while (record := await _next(records, task)) is not None:
                         events = translator.feed(record)
                         if translator.snapshot_at is not None:
-                            translator.place(await self._snapshot(record, run_input, thread), events)
+                            snapshot = await self._snapshot(record, run_input, thread, translator.doubted)
+                            translator.place(snapshot, events)
                         yield presentation.show(events), record.seq
                 # A stream that merely stops looks like success.
                 if unfinished := translator.end():
@@ -225,11 +228,22 @@ class ADKAgent:
             if task is not None:
                 await asyncio.wait({task})
 
-    async def _snapshot(self, record: Record, run_input: RunAgentInput, thread: ThreadKey) -> MessagesSnapshot:
-        """The thread up to a record, including the client's own messages."""
+    async def _snapshot(
+        self, record: Record, run_input: RunAgentInput, thread: ThreadKey, doubted: Collection[str]
+    ) -> MessagesSnapshot | None:
+        """The thread up to a record, including the client's own messages.
+
+        ``doubted``: if there are any, None unless one of these calls has another answer than the client's.
+        """
+        directory = Directory(self.callstream.journal, run_input.thread_id, thread[1])
+        calls = {call_id: await directory.find(call_id) for call_id in doubted}
+        lost = lost_answers(run_input, calls)
+        if doubted and not lost:
+            return None
+        own = without_answers_to(lost, run_input.messages)
         conversation = await self._conversation(thread, record)
         return conversation.snapshot(
-            message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in run_input.messages
+            message.model_dump(mode="json", by_alias=True, exclude_none=True) for message in own
         )
 
     def _driver(self) -> Driver:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from callstream.calls import CANCELLED, Call, CallState
 from callstream.errors import UsageError
 
 AGAIN: Final = "~again-"
@@ -137,6 +138,57 @@ def since_spoken(messages: Sequence[MessageT]) -> list[MessageT]:
     """The messages since the model's last one. Those before are in the thread's earlier runs."""
     spoken = [number for number, message in enumerate(messages, start=1) if message.role == "assistant"]
     return list(messages[spoken[-1] if spoken else 0 :])
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A client's answer to a call, in a tool message or as the answer to an interrupt."""
+
+    call_id: str
+    said: Any = None
+    error: str | None = None
+
+    def has_lost(self, call: Call) -> bool:
+        """Whether the call has its outcome, and this answer is another one."""
+        if not call.is_final:
+            return False
+        if self.error is not None:
+            return call.error != self.error
+        return call.state is not CallState.COMPLETED or _said(call.result) != _said(self.said)
+
+
+def answers_in(run_input: Any) -> list[Answer]:
+    """The answers in an AG-UI input that are new in it."""
+    sent = [message for message in since_spoken(run_input.messages) if message.role == "tool"]
+    return [Answer(message.tool_call_id, _text_of(message.content), message.error) for message in sent] + [
+        Answer(entry.interrupt_id, error=CANCELLED)
+        if entry.status == "cancelled"
+        else Answer(entry.interrupt_id, entry.payload)
+        for entry in run_input.resume or ()
+    ]
+
+
+def lost_answers(run_input: Any, calls: Mapping[str, Call | None]) -> set[str]:
+    """Those of these calls to which the client's answer came too late. ``calls``: as they are, by the client's ids."""
+    found = ((answer, calls.get(answer.call_id)) for answer in answers_in(run_input))
+    return {answer.call_id for answer, call in found if call is not None and answer.has_lost(call)}
+
+
+def without_answers_to(calls: Collection[str], messages: Iterable[MessageT]) -> list[MessageT]:
+    """A client's messages without its answers to these calls."""
+    return [message for message in messages if getattr(message, "tool_call_id", None) not in calls]
+
+
+def _text_of(content: Any) -> str:
+    parts = [content] if isinstance(content, str) else [getattr(part, "text", None) or "" for part in content]
+    return "".join(parts)
+
+
+def _said(answer: Any) -> Any:
+    """An answer's value; hosts keep it as such or as its text."""
+    try:
+        return result_value(answer) if isinstance(answer, str) else answer
+    except UsageError:
+        return answer
 
 
 def called_in(messages: Iterable[Any]) -> dict[str, str]:

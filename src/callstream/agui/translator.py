@@ -15,7 +15,7 @@ an empty text before the call, because that is where the protocol has the agent'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Self, TypeAlias, assert_never
 
 import msgspec
@@ -207,6 +207,9 @@ class Translator:
     end of a call makes clients run its tool. A translator knows no other run, so it only says where the snapshot belongs:
     ``snapshot_at``.
 
+    A client also gets a snapshot before the end of a run that did not take one of its ``answers``, if another answer to that
+    call was accepted: it still shows its own. Whether that is so, only the journal knows (``doubted``).
+
     For the same reason a call of a tool that the client runs is ended when an answer is awaited, not when its arguments are
     whole: until then its response may still be cut.
     """
@@ -224,6 +227,10 @@ class Translator:
         """Whether a client has void reasoning: only a snapshot that has other reasoning removes it."""
         self.snapshot_at: int | None = None
         """Where among the events of the last record a MESSAGES_SNAPSHOT belongs; None if it needs none."""
+        self.answers: Collection[str] = ()
+        """The calls that the client answers in the run's input."""
+        self.doubted: Collection[str] = ()
+        """If there are any, the snapshot is only needed if one of these calls has another answer than the client's."""
 
     @classmethod
     def resume(cls, run: RunView, view: View | None = None) -> Self:
@@ -240,7 +247,7 @@ class Translator:
         return (
             type(record.event) is RunResumed
             or (self._owes_snapshot and self._may_pay(record))
-            or self._ends_with_snapshot(record)
+            or (type(record.event) is RunEnded and (self.view.emit_messages_snapshot or bool(self.answers)))
         )
 
     @property
@@ -267,19 +274,30 @@ class Translator:
             events += _attributed(made, change) if self._at_work else made
         if self._owes_snapshot and self._may_pay(record):
             self._pay_snapshot(len(events) - isinstance(record.event, RunEnded))
-        if self._ends_with_snapshot(record):
-            self.snapshot_at = len(events) - 1
+        if type(record.event) is RunEnded:
+            self._end_with_snapshot(len(events) - 1)
         return events
 
-    def place(self, snapshot: MessagesSnapshot, events: list[AguiEvent]) -> None:
-        """Puts the snapshot among the events of the last record. An empty one is not put at the end of a run; before the
-        end it takes back void messages.
+    def place(self, snapshot: MessagesSnapshot | None, events: list[AguiEvent]) -> None:
+        """Puts the snapshot, if there is one, among the events of the last record. An empty one is not put at the end of a
+        run; before the end it takes back void messages.
         """
-        if self.snapshot_at is not None and (snapshot.messages or self._run.outcome is None):
+        if snapshot is None or self.snapshot_at is None:
+            return
+        if snapshot.messages or self._run.outcome is None:
             events.insert(self.snapshot_at, snapshot)
 
-    def _ends_with_snapshot(self, record: Record) -> bool:
-        return self.view.emit_messages_snapshot and type(record.event) is RunEnded
+    def _end_with_snapshot(self, place: int) -> None:
+        if self.view.emit_messages_snapshot:
+            self.snapshot_at = place
+        elif self.snapshot_at is None:
+            self.doubted = [call_id for call_id in self.answers if not self._has_outcome(call_id)]
+            self.snapshot_at = place if self.doubted else None
+
+    def _has_outcome(self, call_id: str) -> bool:
+        """Whether this run recorded the call's outcome."""
+        course = self._run.calls.get(call_id) or self._run.answers.get(call_id)
+        return course is not None and course.outcome_seq > 0
 
     def _may_pay(self, record: Record) -> bool:
         """Whether a snapshot that is owed may be due. Parts that are being written end with records other than pieces."""

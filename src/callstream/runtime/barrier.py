@@ -28,12 +28,18 @@ Write: TypeAlias = Callable[[Sequence[RunEvent]], Awaitable[None]]
 
 
 class Barrier:
-    """The hooks of a run's calls. It only reads the ledger, which has each event before it comes here."""
+    """The hooks of a run's calls. It only reads the ledger, which has each event before it comes here.
 
-    def __init__(self, toolbox: Toolbox, ledger: Ledger, write: Write) -> None:
+    ``on_failure`` is called with the error of a hook that makes the run fail, once it is recorded that its call was ended.
+    """
+
+    def __init__(
+        self, toolbox: Toolbox, ledger: Ledger, write: Write, on_failure: Callable[[Exception], object]
+    ) -> None:
         self._toolbox = toolbox
         self._ledger = ledger
         self._write = write
+        self._on_failure = on_failure
         self._hooks: dict[str, CallHooks] = {}
         self.own_tools: dict[str, Tool[Any]] = {}
         """By call: the tool that its name means to the agent that asked."""
@@ -136,8 +142,9 @@ class Barrier:
     async def _record_outcome(self, call_id: str, outcome: Outcome) -> Call:
         """Records that hooks ended the call. When the record comes back here, it changes nothing."""
         await self._write([CallDiscarded(call_id, cast(DiscardReason, outcome.reason), outcome.detail)])
-        if outcome.fails_run:
+        if outcome.fails_run and outcome.error is not None:
             self.failure = outcome.error
+            self._on_failure(outcome.error)
         return self._ledger[call_id]
 
 

@@ -145,7 +145,8 @@ class RunCore(ABC):
             apply=self._apply,
             on_excess=self._end_at_limit,
         )
-        self._barrier = Barrier(engine, self._ledger, self._write)
+        self._failure_callbacks: list[Callable[[Exception], object]] = []
+        self._barrier = Barrier(engine, self._ledger, self._write, self._tell_failure)
         self.tool_use = ToolUse(self._ledger, self._barrier, rejected, self.hides)
         self._listeners: dict[str, tuple[CallListener, ...]] = {}
         """Listeners to the events of each call: its hooks, and its tool if that may begin early. Most calls have neither."""
@@ -538,6 +539,19 @@ class RunCore(ABC):
         """
         self._stop_callbacks.append(callback)
         return lambda: self._stop_callbacks.remove(callback) if callback in self._stop_callbacks else None
+
+    def on_failure(self, callback: Callable[[Exception], object]) -> Callable[[], None]:
+        """Has the callback called, on the run's loop, with the error of a hook that makes the run fail (``fail_run``).
+
+        For whatever waits for something else than the run: the run itself raises the error where its host uses it next, and
+        ends when its host leaves it. Returns a function that takes that back.
+        """
+        self._failure_callbacks.append(callback)
+        return lambda: self._failure_callbacks.remove(callback) if callback in self._failure_callbacks else None
+
+    def _tell_failure(self, failure: Exception) -> None:
+        for callback in list(self._failure_callbacks):
+            callback(failure)
 
     def on_discard(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Has the callback called, on the run's loop, whenever a call is discarded. Returns what takes that back."""

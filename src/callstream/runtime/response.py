@@ -202,6 +202,7 @@ class WithheldRun:
         self.loop = run.loop
         self.schedule = run.schedule
         self.on_stop = run.on_stop
+        self.on_failure = run.on_failure
         self.must_judge = run.must_judge
         self._run = run
         self._ledger = Ledger()

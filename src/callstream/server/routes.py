@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -19,12 +19,13 @@ from starlette.routing import Route, compile_path
 
 from callstream.agui import Position, View
 from callstream.agui.events import PROTOCOL_VERSION, MessagesSnapshot
-from callstream.agui.messages import digest_of
+from callstream.agui.messages import answers_in, digest_of, lost_answers, without_answers_to
 from callstream.agui.presentation import OlderClient, Presenter
 from callstream.errors import AnswerRefused, Compacted, ShuttingDown, ThreadBusy, TooMany
 from callstream.guards import APPROVAL
 from callstream.journal import RunRow
 from callstream.runtime import Driver, DriverSettings, Limit, Permit, RunRequest, TextLimits
+from callstream.runtime.answers import Directory
 from callstream.runtime.questions import may_have_questions
 from callstream.server.agent import AnswersHost, AppHost, Host, answered_in
 from callstream.server.health import JournalHealth
@@ -153,11 +154,11 @@ class RunRoutes:
                 row = await asked.earlier_run(self.journal, of_any_input=True)
                 if row is None:
                     raise not_found("run")
-                client = self._client(presentation, row.run_id, run_input.messages)
+                client = self._client(presentation, row.run_id, run_input)
                 rest = self._rest(row, _position(last_event_id, row), client)
                 return self.stream(rest, row.run_id, permit, client=client)
             run_id = await self.start(run_input, principal, owner=owner)
-            client = self._client(presentation, run_id, run_input.messages)
+            client = self._client(presentation, run_id, run_input)
             frames = live(self.journal, run_id, self.view, client)
             return self.stream(frames, run_id, permit, client=client)
 
@@ -200,13 +201,23 @@ class RunRoutes:
             async for part in self._joins.join(await self._runs_up_to(row.run_id), client):
                 yield part
 
-    def _client(self, presentation: Presenter | None, run_id: str, own: Sequence[Any] = ()) -> Client:
-        """A client that follows a run. ``own``: the client's messages, which may include some that no run knows."""
+    def _client(self, presentation: Presenter | None, run_id: str, run_input: RunAgentInput | None = None) -> Client:
+        """A client that follows a run. ``run_input``: its own, with messages that may include some that no run knows."""
+        if run_input is None:
+            return Client(presentation, lambda seq, _: self._snapshot(run_id, seq))
 
-        async def snapshot(seq: int) -> MessagesSnapshot:
-            return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
+        async def snapshot(seq: int, doubted: Collection[str]) -> MessagesSnapshot | None:
+            row = await self.access.run(run_id, None)
+            directory = Directory(self.journal, row.thread_id, row.principal)
+            lost = lost_answers(run_input, {call_id: await directory.find(call_id) for call_id in doubted})
+            if doubted and not lost:
+                return None
+            return await self._snapshot(run_id, seq, without_answers_to(lost, run_input.messages))
 
-        return Client(presentation, snapshot)
+        return Client(presentation, snapshot, [answer.call_id for answer in answers_in(run_input)])
+
+    async def _snapshot(self, run_id: str, seq: int, own: Iterable[Any] = ()) -> MessagesSnapshot:
+        return await self._joins.snapshot(await self._runs_up_to(run_id), seq, own)
 
     async def _runs_up_to(self, run_id: str) -> list[RunRow]:
         """The runs of a run's thread, up to that run, the oldest first."""

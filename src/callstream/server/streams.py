@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
 from functools import partial
 from itertools import groupby
@@ -359,8 +359,11 @@ _Numbered: TypeAlias = list[tuple[int, list[AguiEvent]]]
 """Events, each group with the number of the record that caused it."""
 
 
-Snapshot: TypeAlias = Callable[[int], Awaitable[MessagesSnapshot]]
-"""Makes a snapshot of all messages of a thread, up to a record of the followed run, given by its number."""
+Snapshot: TypeAlias = Callable[[int, Collection[str]], Awaitable[MessagesSnapshot | None]]
+"""Makes a snapshot of all messages of a thread, up to a record of the followed run, given by its number.
+
+If calls are given too: None, unless one of them has another answer than that of the client.
+"""
 
 
 def live(journal: Journal, run_id: str, view: View, client: Client) -> AsyncGenerator[bytes, None]:
@@ -440,7 +443,7 @@ class Joins:
                 async for rest in client.rest(batches):
                     yield rest
 
-    async def snapshot(self, runs: Sequence[RunRow], last_seq: int, own: Sequence[Any] = ()) -> MessagesSnapshot:
+    async def snapshot(self, runs: Sequence[RunRow], last_seq: int, own: Iterable[Any] = ()) -> MessagesSnapshot:
         """The messages of a thread up to a record of its last run, and those messages of ``own`` that no run knows."""
         conversation = await self._conversation(runs, last_seq)
         return conversation.snapshot(each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in own)
@@ -475,18 +478,20 @@ class Client:
     """The events that one client gets of a run: pushed straight into its ``stream`` if that is free, else read by ``rest``.
 
     ``is_ready``: whether it has got everything before; until then nothing is pushed. Where events are not enough, it gets
-    a ``snapshot`` of all messages.
+    a ``snapshot`` of all messages. ``answers``: the calls that it answers in the run's input.
     """
 
-    def __init__(self, presentation: Presenter | None, snapshot: Snapshot) -> None:
+    def __init__(self, presentation: Presenter | None, snapshot: Snapshot, answers: Collection[str] = ()) -> None:
         self.stream: EventStream | None = None
         self._presentation = presentation
         self._snapshot = snapshot
+        self._answers = answers
         self.is_ready = False
 
     def begin(self, translator: Translator, *, is_ready: bool = True) -> None:
         """``translator``: an onlooker, if the client joined in the middle."""
         self._translator = translator
+        translator.answers = self._answers
         self.is_ready = is_ready
 
     def push(self, records: Sequence[Record]) -> bool:
@@ -508,7 +513,7 @@ class Client:
         for record in in_order(records):
             events = self._translator.feed(record)
             if self._translator.snapshot_at is not None:
-                self._translator.place(await self._snapshot(record.seq), events)
+                self._translator.place(await self._snapshot(record.seq, self._translator.doubted), events)
             if events:
                 numbered.append((record.seq, events))
         return numbered

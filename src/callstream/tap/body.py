@@ -301,6 +301,7 @@ class TappedBody:
         self._error: Exception | None = None
         self._is_judging = False  # hooks decide whether the SDK gets the next output
         self._undo_stop = response.run.on_stop(self._stopped)
+        self._undo_failure = response.run.on_failure(self._fail)  # the provider may not send anything more
         self._reading = asyncio.create_task(self._read(), name=f"callstream reader of {response.response_id}")
         self._reading.add_done_callback(lambda reading: self._outbox.notify())
 
@@ -397,6 +398,7 @@ class TappedBody:
         finally:
             self._stage = _Stage.OVER
             self._undo_stop()
+            self._undo_failure()
             try:
                 await self._close_source()
             finally:
@@ -525,6 +527,7 @@ class TappedBody:
         A task that has not begun is not cancelled: it would never begin, and so never clean up.
         """
         self._undo_stop()
+        self._undo_failure()
         stage, self._stage = self._stage, _Stage.OVER
         if stage not in (_Stage.NEW, _Stage.OVER):
             self._reading.cancel()
