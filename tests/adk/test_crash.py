@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,9 +63,10 @@ async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> No
     """Nobody waits for the lease: the turn begins at once, and the hook hears of the call when the lease has run out."""
     crashing.undone.clear()
     async with scripted("gemini", [STALLED, AGAIN, END, END, END]) as provider:
-        arguments = ["-m", "tests.adk.crashing", provider.base_url, str(tmp_path), path, "10"]
+        arguments = ["-m", "tests.adk.crashing", provider.base_url, str(tmp_path), path, "600"]
         process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", *arguments)
         assert await asyncio.wait_for(process.wait(), 240) == -signal.SIGKILL
+        (dead,) = writers(tmp_path / "calls.db")
         async with (
             Callstream(open_journal(f"sqlite:///{tmp_path}/calls.db", housekeeping=None)) as cs,
             crashing.host_of(cs, provider.base_url, str(tmp_path), path) as host,
@@ -72,6 +75,8 @@ async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> No
             assert [run.outcome for run in await cs.journal.runs()] == ["finished", None]
             assert crashing.undone == []
             await host.run("three")  # watches nothing twice
+            assert crashing.undone == []
+            run_out(tmp_path / "calls.db", dead)
             async with asyncio.timeout(30):
                 while not crashing.undone:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -83,6 +88,17 @@ async def test_crash_while_the_lease_still_runs(path: str, tmp_path: Path) -> No
     assert reason == "interrupted"
     assert (given_up.state, given_up.reason) == (CallState.DISCARDED, "interrupted")
     assert written.state is CallState.COMPLETED
+
+
+def writers(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as file:
+        return [name for (name,) in file.execute("SELECT name FROM lease WHERE name LIKE 'writer:%'")]
+
+
+def run_out(path: Path, name: str) -> None:
+    """Nobody waits for ten minutes."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute("UPDATE lease SET expires_at = 0 WHERE name = ?", [name])
 
 
 async def test_run_of_a_living_process_is_not_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

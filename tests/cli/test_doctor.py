@@ -39,6 +39,24 @@ node = LlmAgent(name="node", model="gemini-3-flash-preview")
 flow = Workflow(name="flow", edges=[(START, node)])
 number = 7
 """
+HOSTED = """
+from callstream import Callstream
+from callstream.adk import ADKAgent
+from callstream.server import ServerSettings, create_app
+from google.adk.sessions import InMemorySessionService
+
+adk_agent = ADKAgent(poet, app_name="poetry")
+with_sessions = ADKAgent(poet, app_name="poetry", session_service=InMemorySessionService())
+with_journal = ADKAgent(poet, app_name="poetry", callstream=Callstream())
+
+async def function(given):
+    pass
+
+served = create_app(function, callstream=Callstream(), settings=ServerSettings(continue_runs=False))
+"""
+GOES_ON = "\nserved with callstream serve, a run goes on in another process if its own dies\n"
+STAYS = "\nserved with callstream serve, a run does not go on in another process if its own dies: "
+JOURNAL, SESSIONS = "the journal is in memory", "google-adk's sessions are in memory"
 
 
 @pytest.fixture
@@ -106,6 +124,49 @@ def test_what_is_not_of_google_adk_has_no_models_to_tell_of(run: Run, agents: Pa
     code, found = examined(run, f"{agents}:number")
     assert code == 1
     assert "is of type int, not a google-adk app or agent" in found["problems"][0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "obstacles"),
+    [
+        ("app", {}, []),
+        ("adk_agent", {}, []),
+        ("app", {"JOURNAL": "sqlite:///other.db", "SESSIONS": "sqlite:///s.db"}, []),
+        ("app", {"JOURNAL": "memory:"}, [JOURNAL, SESSIONS]),
+        ("adk_agent", {"JOURNAL": "memory:", "SESSIONS": "sqlite:///s.db"}, [JOURNAL]),
+        ("app", {"CONTINUE_RUNS": "off", "SESSIONS": "memory:"}, ["CALLSTREAM_CONTINUE_RUNS is off", SESSIONS]),
+        ("with_sessions", {}, [SESSIONS]),
+        ("with_journal", {"JOURNAL": "sqlite:///not_its_own.db"}, [JOURNAL, SESSIONS]),
+        (
+            "served",
+            {},
+            [
+                "continue_runs (CALLSTREAM_CONTINUE_RUNS) is off",
+                "it is a function that create_app(…, continues=True) does not serve",
+            ],
+        ),
+    ],
+)
+def test_it_tells_whether_runs_go_on_in_another_process(
+    run: Run, agents: Path, monkeypatch: pytest.MonkeyPatch, name: str, variables: dict[str, str], obstacles: list[str]
+) -> None:
+    with agents.open("a") as file:
+        file.write(HOSTED)
+    for variable, value in variables.items():
+        monkeypatch.setenv(f"CALLSTREAM_{variable}", value)
+    done = run("doctor", f"{agents}:{name}")
+    assert (f"{STAYS}{'; '.join(obstacles)}\n" if obstacles else GOES_ON) in done.out
+    assert list(agents.parent.glob("*.db")) == []
+    monkeypatch.delenv("CALLSTREAM_JOURNAL", raising=False)
+    assert examined(run, f"{agents}:number")[1]["obstacles"] is None
+
+
+def test_a_journal_that_redacts_keeps_runs_from_going_on(run: Run, agents: Path) -> None:
+    with agents.open("a") as file:
+        file.write("from callstream import Callstream, open_journal\nfrom callstream.adk import ADKAgent\n")
+        file.write("cs = Callstream(open_journal('sqlite:///a.db', redact=lambda event: event))\n")
+        file.write("agent = ADKAgent(poet, app_name='poetry', callstream=cs)\n")
+    assert examined(run, f"{agents}:agent")[1]["obstacles"] == ["the journal has a redact", SESSIONS]
 
 
 def test_it_tells_how_the_journal_is(run: Run, journal_url: str) -> None:

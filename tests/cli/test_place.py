@@ -82,6 +82,25 @@ def test_a_log_beside_the_journal_is_shown_without_credentials() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql:///calls?host=/run/pg&port=5433", "postgresql:///calls?host=/run/pg&port=5433"),
+        ("postgresql://ada:hush@db/calls?schema=shop", "postgresql://ada:…@db/calls?schema=shop"),
+        (
+            "postgresql://?schema=s&password=hush&user=a&dbname=d&host=h",
+            "postgresql://?host=h&user=a&dbname=d&schema=s",
+        ),
+        ("postgresql://db/calls?host=ada:hush@db2&passfile=/hush&sslpassword=hush", "postgresql://db/calls?host=db2"),
+        ("postgresql://db/calls?schema=%0Ashop&listen=off", "postgresql://db/calls?schema=%0Ashop"),
+        ("postgresql://db?log=nats://me:hush@n1&schema=s", "postgresql://db?schema=s&log=nats://n1"),
+    ],
+)
+def test_what_tells_a_database_from_another_is_shown_and_no_password(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+    assert str(JournalPlace(url)) == shown
+
+
+@pytest.mark.parametrize(
     ("url", "code", "words"),
     [
         ("sqlite:///nowhere.db", 1, "no journal found at "),

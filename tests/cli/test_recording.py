@@ -108,6 +108,73 @@ def test_replay_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     assert any("is answered already (requests: " in line for line in server.lines)
 
 
+ASKING = """
+import os, sys, httpx
+body = {"model": "claude", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+httpx.post(f"{os.environ[sys.argv[1]]}/v1/messages", json=body).raise_for_status()
+"""
+
+
+@pytest.mark.subprocess
+def test_the_server_that_the_environment_names_is_recorded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ScriptedProvider("anthropic", SCRIPT) as provider:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{provider.origin}/apps/claude/")
+        program = ("--", sys.executable, "-c", ASKING, "ANTHROPIC_BASE_URL")
+        done = run("record", "answers", "--wire", "anthropic", *program)
+        assert [request.path for request in provider.requests] == ["/apps/claude/v1/messages"], done.err
+    assert done.code == 0
+    assert f"recording {provider.origin} into answers\n1 exchange recorded in answers" in done.err
+    again = run("replay", "answers", *program)
+    assert (again.code, "1 request answered" in again.err) == (0, True), again.err
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(("command", "code"), [("record a --wire anthropic", 0), ("replay a", 7)])
+def test_a_program_that_names_its_server_itself_is_told_what_to_do(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, code: int
+) -> None:
+    with ScriptedProvider("anthropic", SCRIPT) as provider:
+        with recording_proxy(tmp_path / "a", provider.base_url) as proxy:
+            httpx.post(f"{proxy.origin}/v1/messages", json=BODY)
+        monkeypatch.setenv("ITS_OWN", provider.base_url)
+        done = run(*command.split(), "--", sys.executable, "-c", f"{ASKING}\nsys.exit({code})", "ITS_OWN")
+        assert len(provider.requests) == 2
+    assert done.code == (code or 1)  # the program's own, unless it says that all went well
+    assert "ed: the program sent no request to the address in ANTHROPIC_BASE_URL" in done.err
+    assert f"run `callstream {command} " in done.err
+    assert "--port N` and put the address that this prints there" in done.err
+
+
+@pytest.mark.parametrize(
+    ("wire", "variables", "words"),
+    [
+        (
+            "ollama",
+            {"OLLAMA_HOST": "0.0.0.0:11434"},
+            "in OLLAMA_HOST, got '0.0.0.0:11434'; --upstream takes precedence",
+        ),
+        ("anthropic", {"ANTHROPIC_BASE_URL": "http://me:hush@host"}, "in ANTHROPIC_BASE_URL, got 'http://me:…@host'"),
+        ("anthropic", {"ANTHROPIC_BASE_URL": "http://host:x"}, "is not a valid address"),
+        (
+            "bedrock_invoke",
+            {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "http://a", "ANTHROPIC_BEDROCK_BASE_URL": "http://b"},
+            "AWS_ENDPOINT_URL_BEDROCK_RUNTIME and ANTHROPIC_BEDROCK_BASE_URL name different servers: give --upstream",
+        ),
+    ],
+)
+def test_an_environment_that_names_no_server_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch, wire: str, variables: dict[str, str], words: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = run("record", "a", "--wire", wire, "--", "true")
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert "hush" not in done.err
+
+
 def test_the_proxy_passes_bytes_as_they_come(tmp_path: Path) -> None:
     with ScriptedProvider("anthropic", SCRIPT, encoding="gzip") as provider:
         direct = httpx.post(f"{provider.base_url}/v1/messages", json=BODY)

@@ -42,7 +42,8 @@ def program(tmp_path: Path) -> Path:
 def test_a_function_that_does_not_continue_is_refused(run: Run, program: Path) -> None:
     done = run("work", f"{program}:agent")
     assert done.code == 1
-    assert "cannot go on in another process" in done.err
+    assert "cannot go on in another process: it is a function" in done.err
+    assert "in memory" not in done.err
     assert "create_app(…, continues=True)" in done.err
 
 

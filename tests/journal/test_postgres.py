@@ -31,6 +31,10 @@ async def test_url_holds_the_options() -> None:
     assert where.dsn == "postgresql://u:p@h:1/d?host=/tmp/x"
     assert (where.schema, where.listen, where.statement_cache_size) == ("s1", False, 0)
     assert "p@" not in where.where
+    assert (
+        address("postgresql://u:p@/d?host=/tmp/x&password=p").where == "the PostgreSQL schema 'callstream' at /tmp/x/d"
+    )
+    assert address("postgresql:///d").where == "the PostgreSQL schema 'callstream' at the local socket/d"
     for wrong in ("schema=a%22b", "listen=maybe", "statement_cache_size=x"):
         with pytest.raises(UsageError):
             open_journal(f"postgresql://h/d?{wrong}")

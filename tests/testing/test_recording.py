@@ -209,6 +209,25 @@ async def test_recordings_of_one_wire_are_served_of_a_folder_of_many(tmp_path: P
         assert await got(provider, "/openai/deployments/d/chat/completions") == "from openai"
 
 
+@pytest.mark.parametrize(
+    ("wire", "path", "base"),
+    [
+        ("anthropic", "/v1/messages", ""),
+        ("anthropic", "/apps/claude/v1/messages", "/apps/claude"),
+        ("openai_chat", "/api/v2/chat/completions", "/api/v2"),
+        ("openai_responses", "/responses", ""),
+        ("ollama", "/behind/api/chat", "/behind"),
+    ],
+)
+async def test_the_address_has_what_stood_before_the_wires_own_path(
+    wire: str, path: str, base: str, tmp_path: Path
+) -> None:
+    keep(tmp_path, 1, path, b"recorded")
+    async with replay(tmp_path) as provider:
+        assert provider.base_url == f"{provider.origin}{base}"
+        assert await got(provider, path) == "recorded"
+
+
 @pytest.mark.parametrize("size", [None, 1, 7, 100_000])
 async def test_a_plain_body_is_served_in_pieces_of_any_size(size: int | None, tmp_path: Path) -> None:
     (tmp_path / "some.sse").write_bytes(b"".join(encode("openai_chat", [Text("Hé", size=1), ToolCall("a", PARIS)])))

@@ -51,6 +51,7 @@ from callstream.runtime import Driver, DriverSettings, Limit, Run, RunRequest, S
 from callstream.runtime.answers import Directory
 from callstream.runtime.continuing import OnDivergence, pack
 from callstream.runtime.driver import AppRuns
+from callstream.runtime.run import journal_obstacles
 
 logger = logging.getLogger("callstream")
 
@@ -310,8 +311,13 @@ class ADKAgent:
     @property
     def can_continue(self) -> bool:
         """Whether another process could continue its runs: it can find both the journal and the sessions."""
-        journal = self.callstream.journal
-        return journal.is_persistent and not journal.redacts and not self.sessions_are_in_memory
+        return not self.obstacles
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Why no other process could continue its runs; empty if one could."""
+        sessions = ["google-adk's sessions are in memory"] if self.sessions_are_in_memory else []
+        return [*journal_obstacles(self.callstream.journal), *sessions]
 
     @property
     def apps(self) -> frozenset[str]:

@@ -12,7 +12,8 @@ import msgspec
 from callstream import __version__
 from callstream.cli.options import Commands, add_env_file, add_journal, add_json, find_place
 from callstream.cli.output import CommandError, Printer, clean, count_of, size
-from callstream.cli.target import HELP, load_target
+from callstream.cli.serve import obstacles_of
+from callstream.cli.target import HELP, Target, load_target
 from callstream.errors import CallstreamError, JournalError
 
 _EXTRAS = {
@@ -28,6 +29,8 @@ _EXTRAS = {
     "cedar": ("cedarpy",),
 }
 _OTHERS = ("msgspec", "httpx2", "anthropic", "openai", "boto3", "cohere", "ollama", "litellm")
+_GOES_ON = "served with callstream serve, a run goes on in another process if its own dies"
+_STAYS = "served with callstream serve, a run does not go on in another process if its own dies"
 
 
 def add_to(commands: Commands) -> None:
@@ -36,9 +39,10 @@ def add_to(commands: Commands) -> None:
         doctor,
         summary="check versions, how an agent's models are read, and the journal",
         description="""Shows what is installed, how the models of an agent are read (at the wire, or from google-adk's
-            partial events, which is slower), and the state of the journal: schema, counts, size, processes that use
-            it, runs that dead processes left open, and which of them wait for a process to continue them. Exits with
-            1 if something needs attention.""",
+            partial events, which is slower), whether its runs go on in another process if their own dies, and if not,
+            why, and the state of the journal: schema, counts, size, processes that use it, runs that dead processes
+            left open, and which of them wait for a process to continue them. Exits with 1 if something needs
+            attention.""",
         examples="""
             callstream doctor
             callstream doctor agent.py:root_agent
@@ -57,12 +61,15 @@ async def doctor(options: argparse.Namespace, out: Printer) -> int:
         "packages": {name: _version(name) for name in sorted({*_OTHERS, *(n for e in _EXTRAS.values() for n in e)})},
         "extras": {extra: all(_version(name) is not None for name in names) for extra, names in _EXTRAS.items()},
         "models": None,
+        "obstacles": None,
         "journal": None,
         "problems": [],
     }
     problems: list[str] = found["problems"]
     if options.target is not None:
-        found["models"] = _models(options, problems)
+        target = load_target(options.target, env_file=options.env_file)
+        found["models"] = _models(target, problems)
+        found["obstacles"] = obstacles_of(options, target)
     found["journal"] = await _journal(options, problems)
     if options.json:
         out.json(found)
@@ -78,8 +85,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _models(options: argparse.Namespace, problems: list[str]) -> list[dict[str, Any]]:
-    target = load_target(options.target, env_file=options.env_file)
+def _models(target: Target, problems: list[str]) -> list[dict[str, Any]]:
     try:
         from callstream.adk.serving import is_adk, model_paths
     except ImportError as error:
@@ -131,6 +137,9 @@ def _tell(found: dict[str, Any], out: Printer) -> None:
         out.line()
         models = [(clean(m["agent"]), clean(m["model"]), m["kind"], m["path"]) for m in found["models"]]
         out.table(("agent", "model", "class", "read from"), models)
+    if (obstacles := found["obstacles"]) is not None:
+        out.line()
+        out.line(f"{_STAYS}: {'; '.join(obstacles)}" if obstacles else _GOES_ON)
     out.line()
     journal = found["journal"]
     if journal is None:

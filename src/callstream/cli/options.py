@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 from callstream.cli.output import CommandError, Printer, misused
 from callstream.journal import Journal, environment, open_journal
@@ -55,17 +55,25 @@ def refuse_secret(url: str, variable: str) -> str:
     return url
 
 
-def hide_password(url: str) -> str:
-    """The URL without its password, for people."""
-    parts = address(url)
-    if parts.password is None:
-        return url.partition("?")[0]
-    user = parts.username or ""
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{user}:…@{host}{parts.path}"
-
-
+_IDENTIFYING = ("service", "host", "port", "user", "dbname", "database", "schema", "log", "log_stream", "log_streams")
+"""Options of a URL that say which database it means. No others are shown: passwords are among them."""
 _CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
+
+
+def hide_password(url: str) -> str:
+    """The URL without passwords, for people: two that mean different journals look different."""
+    parts = address(url)
+    place = url.partition("?")[0]
+    if parts.password is not None:
+        host = parts.netloc.rpartition("@")[2]
+        place = f"{parts.scheme}://{parts.username or ''}:…@{host}{parts.path}"
+    options = dict(parse_qsl(parts.query))
+    shown = [f"{name}={_shown(name, options[name])}" for name in _IDENTIFYING if name in options]
+    return f"{place}?{'&'.join(shown)}" if shown else place
+
+
+def _shown(name: str, value: str) -> str:
+    return quote(value if name == "user" else _CREDENTIALS.sub(r"\1", value), safe="/:,@[]")
 
 
 class JournalPlace(NamedTuple):
@@ -75,12 +83,7 @@ class JournalPlace(NamedTuple):
     archive: str | None = None
 
     def __str__(self) -> str:
-        options = dict(parse_qsl(self.url.partition("?")[2]))
-        if "log" not in options:
-            return hide_password(self.url)
-        log = _CREDENTIALS.sub(r"\1", options["log"])
-        streams = [f"&{name}={options[name]}" for name in ("log_stream", "log_streams") if name in options]
-        return f"{hide_password(self.url)}?log={log}{''.join(streams)}"
+        return hide_password(self.url)
 
     @asynccontextmanager
     async def open(self, *, must_exist: bool = True, **settings: Any) -> AsyncIterator[Journal]:

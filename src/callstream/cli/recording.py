@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from callstream.cli.options import Commands, port, positive, refuse_secret
-from callstream.cli.output import INTERRUPTED, CommandError, Printer, count_of, misused
+from callstream.cli.options import Commands, address, hide_password, port, positive, refuse_secret
+from callstream.cli.output import FAILED, INTERRUPTED, CommandError, Printer, count_of, misused
 from callstream.errors import UsageError
 from callstream.wire import WIRES
 
@@ -26,8 +26,10 @@ def add_to(commands: Commands) -> None:
         summary="record a provider's answers",
         description="""Sits between a program and its provider: forwards every request and writes the exchange into a
             folder, the body byte for byte. With a command after --, it runs that command with the provider's address
-            replaced and returns its exit code; without one, it prints the address and serves until Ctrl-C. Keys,
-            tokens and cookies are not stored; request bodies are.""",
+            replaced and returns its exit code; without one, it prints the address and serves until Ctrl-C. Requests
+            go to --upstream, or where the environment sends the command's SDK, or to the wire's own provider. A
+            command that names its server in code, with base_url=, sends it no requests, which is an error. Keys, tokens
+            and cookies are not stored; request bodies are.""",
         examples="""
             callstream record answers --wire anthropic -- python agent.py
             callstream record answers --wire openai_chat --upstream https://llm.example.com --port 9000""",
@@ -37,7 +39,10 @@ def add_to(commands: Commands) -> None:
         "--wire", required=True, choices=WIRES, metavar="WIRE", help=f"one of {', '.join(WIRES)}"
     )
     record_parser.add_argument(
-        "--upstream", metavar="URL", help="the provider's address (default: the wire's own provider)"
+        "--upstream",
+        metavar="URL",
+        help="the provider's address (default: with a command, that in OPENAI_BASE_URL or the like; else the wire's own "
+        "provider)",
     )
     replay_parser = commands.add(
         "replay",
@@ -66,18 +71,53 @@ def add_to(commands: Commands) -> None:
 
 
 async def record(options: argparse.Namespace, out: Printer) -> int:
-    from callstream.testing.encoders import ENCODERS
-    from callstream.testing.provider import base_path
     from callstream.testing.recording import recording_proxy
 
-    upstream = refuse_secret(options.upstream or ENCODERS[options.wire].upstream, "the key that your SDK sends")
+    upstream, path = _upstream(options)
     proxy = recording_proxy(options.folder, upstream, port=options.port)
     with proxy:
-        address = proxy.origin + base_path(options.wire)
         out.note(f"recording {upstream} into {options.folder}")
-        code = await _against(address, options.wire, options.program, {}, out)
+        code = await _against(proxy.origin + path, options.wire, options.program, {}, out)
+    if options.program and not proxy.requests:
+        again = f"callstream record {options.folder} --wire {options.wire} --upstream URL --port N"
+        raise _passed_by("recorded", options.wire, again, code)
     out.note(f"{count_of(proxy.exchanges, 'exchange')} recorded in {Path(options.folder)}")
     return code
+
+
+def _upstream(options: argparse.Namespace) -> tuple[str, str]:
+    """The server that the program means, and the path of its address that SDKs are given."""
+    from callstream.testing.encoders import ENCODERS
+
+    encoder = ENCODERS[options.wire]
+    if options.upstream:
+        return refuse_secret(options.upstream, "the key that your SDK sends"), encoder.base_path
+    named = {name: os.environ[name].strip() for name in encoder.variables if os.environ.get(name, "").strip()}
+    if not named or not options.program:  # a program that is started elsewhere has variables of its own
+        return encoder.upstream, encoder.base_path
+    variables = " and ".join(named)
+    if len(set(named.values())) > 1:
+        raise misused(f"{variables} name different servers: give --upstream")
+    [url] = set(named.values())
+    parts = address(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+        raise misused(
+            f"expected an address such as https://llm.example.com in {variables}, got {hide_password(url)!r}; "
+            "--upstream takes precedence"
+        )
+    return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+
+
+def _passed_by(done: str, wire: str, again: str, code: int) -> CommandError:
+    """The error for a program that has sent no requests here. Its own exit code stays, unless that is 0."""
+    from callstream.testing.encoders import ENCODERS
+
+    variables = " and ".join(ENCODERS[wire].variables)
+    return CommandError(
+        f"nothing was {done}: the program sent no request to the address in {variables}. An address in its code, such as "
+        f"base_url=, takes precedence over that: remove it, or run `{again}` and put the address that this prints there",
+        code or FAILED,
+    )
 
 
 async def replay(options: argparse.Namespace, out: Printer) -> int:
@@ -94,21 +134,23 @@ async def replay(options: argparse.Namespace, out: Printer) -> int:
             code = await _against(provider.base_url, provider.wire, options.program, credentials, out)
     except UsageError as error:  # the program sent a request that was not recorded
         raise CommandError(str(error)) from error
+    if options.program and not provider.requests:
+        raise _passed_by("replayed", provider.wire, f"callstream replay {options.folder} --port N", code)
     out.note(f"{count_of(len(provider.requests), 'request')} answered")
     return code
 
 
 async def _against(
-    address: str, wire: str, program: Sequence[str], extra: Mapping[str, str | None], out: Printer
+    base_url: str, wire: str, program: Sequence[str], extra: Mapping[str, str | None], out: Printer
 ) -> int:
     from callstream.testing.encoders import ENCODERS
 
     variables = ENCODERS[wire].variables
     if program:
-        environment = {**os.environ, **extra, **dict.fromkeys(variables, address)}
+        environment = {**os.environ, **extra, **dict.fromkeys(variables, base_url)}
         return await _run(program, {name: value for name, value in environment.items() if value is not None})
-    out.write(f"{address}\n")
-    settings = " ".join(f"{variable}={address}" for variable in variables)
+    out.write(f"{base_url}\n")
+    settings = " ".join(f"{variable}={base_url}" for variable in variables)
     out.note(f"set {settings} for your program; press Ctrl-C to stop")
     return await ended()
 

@@ -347,8 +347,7 @@ def _refuse_web_app(target: Target) -> None:
 
 async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -> Any:
     """google-adk's session service; None if the application has its own, or does not use google-adk."""
-    url = options.sessions and refuse_secret(options.sessions, _SESSIONS)
-    url = url or from_environment(_SESSIONS, str)
+    url = _named_sessions(options)
     adk = _adk_of(target.found)
     if adk is None or adk.has_sessions(target.found):
         why = "is not a google-adk application" if adk is None else "has its own session_service"
@@ -375,6 +374,36 @@ async def _sessions(options: argparse.Namespace, target: Target, out: Printer) -
     except Exception as error:  # SQLAlchemy and the driver may raise any kind of error
         raise CommandError(f"the sessions cannot be opened: {type(error).__name__}: {error}") from error
     return sessions
+
+
+def _named_sessions(options: argparse.Namespace) -> str | None:
+    given = getattr(options, "sessions", None)
+    return (given and refuse_secret(given, _SESSIONS)) or from_environment(_SESSIONS, str)
+
+
+def obstacles_of(options: argparse.Namespace, target: Target) -> list[str] | None:
+    """Why no other process could go on with runs of the target if ``serve`` served it; empty if one could, None if that
+    is not known. Nothing is opened.
+    """
+    if _is_made_by_create_app(target.found):
+        return list(target.found.state.obstacles())
+    if (adk := _adk_of(target.found)) is None:
+        return None
+    from callstream.runtime.run import journal_obstacles
+
+    is_on = from_environment("CALLSTREAM_CONTINUE_RUNS", boolean)
+    found = ["CALLSTREAM_CONTINUE_RUNS is off"] if is_on is False else []
+    own, url = _own_callstream(target), _named_sessions(options)
+    if own is not None:
+        found += journal_obstacles(own.journal)
+    else:
+        journal = place_of(options, may_be_new=True).url
+        found += ["the journal is in memory"] if journal.startswith("memory:") else []
+        url = url or adk.sessions_beside(journal)
+    in_memory = url is None or url.startswith("memory:")
+    if adk.has_sessions(target.found):
+        in_memory = target.found.sessions_are_in_memory
+    return [*found, "google-adk's sessions are in memory"] if in_memory else found
 
 
 def _of_adk(options: argparse.Namespace, target: Target) -> dict[str, bool]:
@@ -487,9 +516,7 @@ async def work(options: argparse.Namespace, out: Printer) -> int:
     async with _made_app(options, out) as app:
         if not app.state.continues():
             raise CommandError(
-                f"runs of {options.target} cannot go on in another process: its journal or its sessions are in memory, the "
-                "journal has a redact, CALLSTREAM_CONTINUE_RUNS is off, or it is a function that was not served with "
-                "create_app(…, continues=True)"
+                f"runs of {options.target} cannot go on in another process: {'; '.join(app.state.obstacles())}"
             )
         stopped, loop = asyncio.Event(), asyncio.get_running_loop()
 

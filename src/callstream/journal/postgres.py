@@ -207,7 +207,9 @@ class Address(msgspec.Struct, frozen=True):
         _, at, hosts = parts.netloc.rpartition("@")
         if not at and ("@" in self.dsn or "%40" in self.dsn):  # the end of a password in which / is not escaped
             return f"the PostgreSQL schema {self.schema!r}"
-        return f"the PostgreSQL schema {self.schema!r} at {hosts or 'the local socket'}{parts.path}"
+        if not hosts:  # the driver takes that of the query only then
+            hosts = dict(parse_qsl(parts.query)).get("host", "").rpartition("@")[2] or "the local socket"
+        return f"the PostgreSQL schema {self.schema!r} at {hosts}{parts.path}"
 
 
 def address(url: str) -> Address:

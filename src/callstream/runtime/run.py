@@ -467,6 +467,12 @@ def check_journal(journal: Journal) -> None:
         )
 
 
+def journal_obstacles(journal: Journal) -> list[str]:
+    """Why no other process could go on with what is in the journal; empty if one could."""
+    found = {"the journal is in memory": not journal.is_persistent, "the journal has a redact": journal.redacts}
+    return [reason for reason, holds in found.items() if holds]
+
+
 def kept_for(run_id: str) -> InputKept:
     """Marks a run as one that its own program goes on with: when the program is started again, it takes up the run of that
     id where the last process left it. No other process looks for such a run, since its app is named after the run's id.

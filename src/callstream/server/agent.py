@@ -163,6 +163,7 @@ class FunctionHost:
         self.view = View()
         self.apps = frozenset({name})
         self.can_continue = can_continue
+        self.obstacles = [] if can_continue else ["it is a function that create_app(…, continues=True) does not serve"]
         self.continues = False
         self.on_divergence: OnDivergence = "fail"
         self.max_attempts = 3

@@ -149,12 +149,21 @@ def create_app(
     app.state.close = close
     app.state.ends = ends
     app.state.continues = lambda: _successor(host, settings) is not None
+    app.state.obstacles = lambda: _obstacles(host, settings)
     return app
 
 
 def _successor(host: Host, settings: ServerSettings) -> Successor | None:
     """The host, if it continues the runs of processes that have died."""
     return host if settings.continue_runs and isinstance(host, Successor) and host.can_continue else None
+
+
+def _obstacles(host: Host, settings: ServerSettings) -> list[str]:
+    """Why the host does not continue the runs of processes that have died; empty if it does."""
+    if _successor(host, settings) is not None:
+        return []
+    switched_off = [] if settings.continue_runs else ["continue_runs (CALLSTREAM_CONTINUE_RUNS) is off"]
+    return [*switched_off, *getattr(host, "obstacles", [])]
 
 
 _REVALIDATED: Final = {"cache-control": "no-cache"}

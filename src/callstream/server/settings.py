@@ -120,14 +120,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 fault = _fault(error, field.type)
                 raise UsageError(f"invalid value for {field.name}: {fault}; got {value!r}") from None
             _check_range(field.name, field, value)
-        # Browsers send an origin in lower case and without a trailing slash.
-        origins = tuple(origin.strip().rstrip("/").lower() for origin in self.cors_origins)
-        for origin in origins:
-            if _ORIGIN.fullmatch(origin) is None:
-                raise UsageError(
-                    f"invalid value for cors_origins: expected an origin such as https://app.example.com, got {origin!r}"
-                )
-        msgspec.structs.force_setattr(self, "cors_origins", origins)
+        msgspec.structs.force_setattr(self, "cors_origins", _origins("cors_origins", self.cors_origins))
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
@@ -144,6 +137,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             if text.strip() and field.name not in settings:  # an empty variable counts as not set
                 values[field.name] = _value(variable, text, field.type)
                 _check_range(variable, field, values[field.name])
+        if "cors_origins" in values:
+            _origins(f"the environment variable {PREFIX}CORS_ORIGINS", values["cors_origins"])
         return cls(**values, **settings)
 
 
@@ -207,6 +202,17 @@ def _fault(error: msgspec.ValidationError, wanted: Any) -> str:
 
 def _may_be_none(wanted: Any) -> bool:
     return type(None) in get_args(wanted)
+
+
+def _origins(named: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """The origins as browsers send them: in lower case and without a trailing slash. ``named``: as in ``_check_range``."""
+    origins = tuple(origin.strip().rstrip("/").lower() for origin in given)
+    for origin in origins:
+        if _ORIGIN.fullmatch(origin) is None:
+            raise UsageError(
+                f"invalid value for {named}: expected an origin such as https://app.example.com, got {origin!r}"
+            )
+    return origins
 
 
 def _check_range(named: str, field: msgspec.structs.FieldInfo, value: Any) -> None:

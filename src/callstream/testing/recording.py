@@ -251,8 +251,9 @@ class ReplayedProvider(ProviderServer):
         """The ``base_url`` for the SDK, with the part of the recorded paths before the wire's own."""
         prefix = base_path(self.wire)
         path = self._kept[0].recording.path
-        if prefix and path:
-            prefix = path.removesuffix("/chat/completions").removesuffix("/responses")
+        own = ENCODERS[self.wire].place.removeprefix(prefix)
+        if path.endswith(own):
+            prefix = path.removesuffix(own)
         return f"{self.origin}{prefix}"
 
     async def answer(self, request: ReceivedRequest, route: Route) -> HttpAnswer:
@@ -359,6 +360,8 @@ class RecordingProxy(HttpServer):
                 pass  # an answer that could not be kept would be cut off on its way
         except OSError as error:
             raise UsageError(f"expected a folder that can be written, got {folder}: {error}") from error
+        self.requests = 0
+        """How many requests have come so far."""
         self.exchanges = 0
         """How many answers have been passed on so far."""
         self._upstream = upstream.rstrip("/")
@@ -370,6 +373,7 @@ class RecordingProxy(HttpServer):
 
     async def _answering(self, request: ReceivedRequest) -> HttpAnswer:
         library = self._library
+        self.requests += 1
         headers = [(name, value) for name, value in request.headers.items() if name not in _OF_THE_CONNECTION]
         sent = library.Request(
             request.method, f"{self._upstream}{request.target}", headers=headers, content=request.body or None
