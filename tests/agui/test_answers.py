@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ag_ui.core import RunAgentInput
 
-from callstream.agui.messages import Answer, answers_in, lost_answers, without_answers_to
+from callstream.agui.messages import SentAnswer, answers_in, lost_answers, without_answers_to
 from callstream.calls import CANCELLED, Call, CallState
 
 
@@ -33,11 +33,11 @@ def test_answers_are_those_since_the_model_spoke_and_those_to_interrupts() -> No
         ],
     )
     assert answers_in(given) == [
-        Answer("text", "yes"),
-        Answer("parts", "yes"),
-        Answer("broken", "", "no colour"),
-        Answer("asked", {"approved": True}),
-        Answer("closed", error=CANCELLED),
+        SentAnswer("text", "yes"),
+        SentAnswer("parts", "yes"),
+        SentAnswer("broken", "", "no colour"),
+        SentAnswer("asked", {"approved": True}),
+        SentAnswer("closed", error=CANCELLED),
     ]
     kept = without_answers_to({"text", "old"}, given.messages)
     assert [message.id for message in kept] == ["a", "m-parts", "m-broken", "u"]
@@ -50,19 +50,19 @@ DONE, FAILED = CallState.COMPLETED, CallState.FAILED
 @pytest.mark.parametrize(
     ("answer", "call", "has_lost"),
     [
-        (Answer("q", "yes"), Call("q", "ask", CallState.AWAITING), False),
-        (Answer("q", "yes"), Call("q", "ask", DONE, result="yes"), False),
-        (Answer("q", '{"a": 1}'), Call("q", "ask", DONE, result={"a": 1}), False),
-        (Answer("q", '"yes"'), Call("q", "ask", DONE, result='"yes"'), False),
-        (Answer("q", "no"), Call("q", "ask", DONE, result="yes"), True),
-        (Answer("q", DEEP), Call("q", "ask", DONE, result="yes"), True),
-        (Answer("q", "yes"), Call("q", "ask", FAILED, error=CANCELLED), True),
-        (Answer("q", error=CANCELLED), Call("q", "ask", FAILED, error=CANCELLED), False),
-        (Answer("q", error=CANCELLED), Call("q", "ask", DONE, result="yes"), True),
-        (Answer("q", "yes"), Call("q", "ask", CallState.DISCARDED, reason="aborted"), True),
+        (SentAnswer("q", "yes"), Call("q", "ask", CallState.AWAITING), False),
+        (SentAnswer("q", "yes"), Call("q", "ask", DONE, result="yes"), False),
+        (SentAnswer("q", '{"a": 1}'), Call("q", "ask", DONE, result={"a": 1}), False),
+        (SentAnswer("q", '"yes"'), Call("q", "ask", DONE, result='"yes"'), False),
+        (SentAnswer("q", "no"), Call("q", "ask", DONE, result="yes"), True),
+        (SentAnswer("q", DEEP), Call("q", "ask", DONE, result="yes"), True),
+        (SentAnswer("q", "yes"), Call("q", "ask", FAILED, error=CANCELLED), True),
+        (SentAnswer("q", error=CANCELLED), Call("q", "ask", FAILED, error=CANCELLED), False),
+        (SentAnswer("q", error=CANCELLED), Call("q", "ask", DONE, result="yes"), True),
+        (SentAnswer("q", "yes"), Call("q", "ask", CallState.DISCARDED, reason="aborted"), True),
     ],
 )
-def test_an_answer_has_lost_if_the_call_has_another_outcome(answer: Answer, call: Call, has_lost: bool) -> None:
+def test_an_answer_has_lost_if_the_call_has_another_outcome(answer: SentAnswer, call: Call, has_lost: bool) -> None:
     assert answer.has_lost(call) == has_lost
 
 

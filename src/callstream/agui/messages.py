@@ -140,7 +140,7 @@ def since_spoken(messages: Sequence[MessageT]) -> list[MessageT]:
     return list(messages[spoken[-1] if spoken else 0 :])
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SentAnswer(msgspec.Struct, frozen=True):
     """A client's answer to a call, in a tool message or as the answer to an interrupt."""
 
     call_id: str
@@ -156,13 +156,13 @@ class Answer(msgspec.Struct, frozen=True):
         return call.state is not CallState.COMPLETED or _said(call.result) != _said(self.said)
 
 
-def answers_in(run_input: Any) -> list[Answer]:
+def answers_in(run_input: Any) -> list[SentAnswer]:
     """The answers in an AG-UI input that are new in it."""
     sent = [message for message in since_spoken(run_input.messages) if message.role == "tool"]
-    return [Answer(message.tool_call_id, _text_of(message.content), message.error) for message in sent] + [
-        Answer(entry.interrupt_id, error=CANCELLED)
+    return [SentAnswer(message.tool_call_id, _text_of(message.content), message.error) for message in sent] + [
+        SentAnswer(entry.interrupt_id, error=CANCELLED)
         if entry.status == "cancelled"
-        else Answer(entry.interrupt_id, entry.payload)
+        else SentAnswer(entry.interrupt_id, entry.payload)
         for entry in run_input.resume or ()
     ]
 

@@ -63,7 +63,7 @@ from callstream.runtime.barrier import Barrier, CallListener, ToolUse, mistake
 from callstream.runtime.continuing import Keeping, KeptTurn, OnDivergence, Replay
 from callstream.runtime.engine import Engine, OnRejected, check_rejected
 from callstream.runtime.log import Ending, EventsThen, RunLog, TextLimits, Then, describe, submitted, wait_for_result
-from callstream.runtime.progress import ProgressFeeds, ProgressHandler
+from callstream.runtime.progress import ProgressFeed, ProgressHandler
 from callstream.tools import Progress, Tool
 
 logger = logging.getLogger("callstream")
@@ -155,9 +155,8 @@ class RunCore(ABC):
         self.directory = Directory(engine.journal, thread_id, principal)
         """Which call of the thread an id means."""
         self._answers = Answers(self._ledger, self.directory)
-        self._feeds = ProgressFeeds(
-            self._write, self._tell_progress, interval=settings.progress_interval, merge=settings.merge_progress
-        )
+        self._feeds: dict[str, ProgressFeed] = {}
+        """The progress of the calls whose tools run."""
         self.is_ending = False
         """Whether the run has ended, or is being ended."""
         self.is_left = False
@@ -355,7 +354,7 @@ class RunCore(ABC):
 
     async def complete(self, call_id: str, result: Any = None) -> None:
         """The tool has returned."""
-        await self._feeds.close(call_id)
+        await self.close_progress(call_id)
         await self.record([CallReturned(call_id, result)])
 
     async def record_outcome(self, call_id: str, result: Any, error: BaseException | None = None) -> None:
@@ -373,7 +372,7 @@ class RunCore(ABC):
 
     async def fail(self, call_id: str, error: str | BaseException) -> None:
         """The tool has failed."""
-        await self._feeds.close(call_id)
+        await self.close_progress(call_id)
         await self.record([CallFailed(call_id, error if isinstance(error, str) else describe(error))])
 
     async def await_answer(self, call_id: str, question: Question | None = None, *, is_paused: bool = False) -> Call:
@@ -416,12 +415,22 @@ class RunCore(ABC):
         await self._tell_progress(call_id, data)
 
     async def close_progress(self, call_id: str) -> None:
-        """Called when the tool has ended: no more reports to its interface follow."""
-        await self._feeds.close(call_id)
+        """Called when the tool has ended: its last reports are recorded and handled, and no more follow."""
+        feed = self._feeds.pop(call_id, None)
+        if feed is not None:
+            await feed.aclose()
 
     def progress_of(self, call_id: str) -> Progress:
         """The ``Progress`` to hand to the tool of an executing call."""
-        return self._feeds.open(call_id)
+        settings = self.engine.settings
+        feed = self._feeds[call_id] = ProgressFeed(
+            call_id,
+            self._write,
+            self._tell_progress,
+            interval=settings.progress_interval,
+            merge=settings.merge_progress,
+        )
+        return Progress(feed.report)
 
     # -- the end --
 
@@ -478,7 +487,9 @@ class RunCore(ABC):
         ending = ending.after(self.handed_over())
         self._call_back(ending)
         self.early.abort(ending)
-        await self._feeds.aclose()
+        feeds, self._feeds = self._feeds, {}
+        for feed in feeds.values():
+            await feed.aclose(wait=False)
         for call in self._ledger.open_calls():
             is_untouched = self.hides(call.call_id) and call.state is CallState.ARGS_COMPLETE
             if is_untouched and ending.discards(call) is not None:

@@ -19,7 +19,6 @@ from typing import Any, Protocol, TypeAlias
 from callstream.errors import CallstreamError, TransitionError, UsageError
 from callstream.events import CallProgressed, RunEvent
 from callstream.runtime.log import wait_until_done
-from callstream.tools import Progress
 
 logger = logging.getLogger("callstream")
 
@@ -92,14 +91,27 @@ def _to_json(data: Any) -> Any:
         return repr(data)[:_LONGEST_REPR]
 
 
-class _ProgressFeed:
-    """The progress of one executing call. On the loop where it was made, ``feeds`` tells the handler of each report, and
-    keeps those to be recorded, oldest first; neither raises.
+class ProgressFeed:
+    """The progress of one executing call, on the loop where it was made.
+
+    ``write`` records events of the run. ``tell`` hands one report to the application; it does not raise. ``interval``:
+    seconds between two records. ``merge``: whether the application gets only what is recorded.
     """
 
-    def __init__(self, call_id: str, feeds: ProgressFeeds) -> None:
+    def __init__(
+        self,
+        call_id: str,
+        write: Callable[[Sequence[RunEvent]], Awaitable[None]],
+        tell: Callable[[str, Any], Coroutine[Any, Any, None]],
+        *,
+        interval: float,
+        merge: bool,
+    ) -> None:
         self._call_id = call_id
-        self._feeds = feeds
+        self._write = write
+        self._tell = tell
+        self._interval = interval
+        self._merge = merge
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._untold: deque[Any] = deque()
@@ -114,7 +126,7 @@ class _ProgressFeed:
         """Takes a report, in any thread. After the call has ended it is not recorded, but the handler still gets it."""
         data = _copy(data)
         with self._lock:
-            is_told = self._closed or not self._feeds.merge
+            is_told = self._closed or not self._merge
             wake = not self._unkept or (is_told and not self._untold)
             if not self._closed:
                 _put(self._unkept, data)
@@ -129,7 +141,9 @@ class _ProgressFeed:
             self._loop.call_soon_threadsafe(self._wake)
 
     async def aclose(self, *, wait: bool = True) -> None:
-        """Records waiting reports, and ends. ``wait``: also waits for the handler to take all, unless it takes too long."""
+        """Records waiting reports, and ends. ``wait``: also waits for the handler to take all, unless it takes too long; not
+        at the end of a run, because a handler may be what ends it.
+        """
         with self._lock:
             self._closed = True
         keeper, self._keeper = self._keeper, None
@@ -155,12 +169,12 @@ class _ProgressFeed:
         while self._untold:
             with self._lock:
                 data = self._untold.popleft()
-            await self._feeds.tell(self._call_id, data)
+            await self._tell(self._call_id, data)
         self._teller = None
 
     async def _keep_all(self) -> None:
         while await self._flush():  # noqa: ASYNC110  # a pace, not a poll
-            await asyncio.sleep(self._feeds.interval)
+            await asyncio.sleep(self._interval)
         self._keeper = None
 
     async def _flush(self) -> bool:
@@ -174,67 +188,29 @@ class _ProgressFeed:
         return True
 
     async def _keep(self, reports: Sequence[Any]) -> None:
-        await self._feeds.keep(self._call_id, reports)
-        if self._feeds.merge:
+        await self._record(reports)
+        if self._merge:
             with self._lock:
                 self._untold.extend(reports)
             self._wake()
+
+    async def _record(self, reports: Sequence[Any]) -> None:
+        """Records the reports, oldest first, as far as possible. The tool must not fail if they are not recorded."""
+        try:
+            try:
+                await self._write([CallProgressed(self._call_id, data) for data in reports])
+            except TransitionError:
+                raise
+            except UsageError:  # a report has something that JSON cannot express
+                await self._write([CallProgressed(self._call_id, _to_json(data)) for data in reports])
+        except CallstreamError as error:
+            logger.warning("progress of call %r was not recorded: %s", self._call_id, error)
 
     def _warn(self, text: str) -> None:
         """Logs each warning once."""
         if text not in self._warned:
             self._warned.add(text)
             logger.warning(text, self._call_id)
-
-
-class ProgressFeeds:
-    """The feeds of a run's executing calls.
-
-    ``write`` records events of the run. ``tell`` hands one report of a call to the application. ``interval``: seconds
-    between two records. ``merge``: whether the application gets only what is recorded.
-    """
-
-    def __init__(
-        self,
-        write: Callable[[Sequence[RunEvent]], Awaitable[None]],
-        tell: Callable[[str, Any], Coroutine[Any, Any, None]],
-        *,
-        interval: float,
-        merge: bool,
-    ) -> None:
-        self._write = write
-        self.tell = tell
-        self.interval = interval
-        self.merge = merge
-        self._feeds: dict[str, _ProgressFeed] = {}
-
-    def open(self, call_id: str) -> Progress:
-        """The ``Progress`` to hand to the tool of the call."""
-        feed = self._feeds[call_id] = _ProgressFeed(call_id, self)
-        return Progress(feed.report)
-
-    async def close(self, call_id: str) -> None:
-        """Called when the tool has ended: its last reports are recorded, and handled."""
-        feed = self._feeds.pop(call_id, None)
-        if feed is not None:
-            await feed.aclose()
-
-    async def aclose(self) -> None:
-        """Called when the run ends. It waits for no handler, because a handler may be what ends the run."""
-        for call_id in list(self._feeds):
-            await self._feeds.pop(call_id).aclose(wait=False)
-
-    async def keep(self, call_id: str, reports: Sequence[Any]) -> None:
-        """Records what a tool has reported, as far as possible. The tool must not fail if it is not."""
-        try:
-            try:
-                await self._write([CallProgressed(call_id, data) for data in reports])
-            except TransitionError:
-                raise
-            except UsageError:  # a report has something that JSON cannot express
-                await self._write([CallProgressed(call_id, _to_json(data)) for data in reports])
-        except CallstreamError as error:
-            logger.warning("progress of call %r was not recorded: %s", call_id, error)
 
 
 def _copy(data: Any) -> Any:
