@@ -6,12 +6,13 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+
+from tests.ports import kept_port
 
 START_SECONDS = 60.0
 
@@ -20,9 +21,7 @@ class Replica:
     """One address. Who answers there changes."""
 
     def __init__(self, arguments: list[str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = kept_port()
         self._command = [sys.executable, "-m", "tests.server.chaos.replica", *arguments, "--port", str(self._port)]
         self._process: asyncio.subprocess.Process | None = None
         self.is_up = False

@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections import Counter
@@ -26,6 +25,7 @@ from callstream.events import OutputKept, Record, RequestKept, ResponseKept, Run
 from callstream.journal import Journal, open_journal
 from callstream.testing import ScriptedProvider
 from callstream.view import Passage, RunView
+from tests.ports import kept_port
 
 from .mcptools import mcp_server
 from .nursery import Nursery
@@ -38,16 +38,11 @@ LONGEST = 120.0
 FAULTS = ("unfinished", "not taken", "paid again", "repeated", "shown wrongly")
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 class Server:
     """``callstream serve`` of the application, on a port that it keeps. Each start is a child of the next nursery."""
 
     def __init__(self, nurseries: Iterator[Nursery], journal: str, environment: dict[str, str]) -> None:
-        self.port = _free_port()
+        self.port = kept_port()
         self._nurseries = nurseries
         self._arguments = ["serve", "tests/server/continuing/app.py:root_agent", "--port", str(self.port)]
         times = {"CALLSTREAM_LEASE_TTL": "4", "CALLSTREAM_SHUTDOWN_SECONDS": "0.1"}
@@ -58,7 +53,7 @@ class Server:
         """One more, elsewhere, whose processes are born there."""
         made = copy(self)
         made._nurseries = cycle([nursery])
-        made.port = _free_port()
+        made.port = kept_port()
         made._arguments = [*self._arguments[:-1], str(made.port)]
         made.pid = None
         return made
@@ -76,7 +71,7 @@ class Server:
                         return
                 except httpx.HTTPError:
                     pass
-                assert self.lives, "the server does not start"
+                assert self.lives, "the server does not start; CONTINUING_LOUD=1 shows why"
                 await asyncio.sleep(0.02)
 
     @property
