@@ -57,8 +57,6 @@ TESTS = tests
 ARGS =
 # One more than CI's machine has cores: half of a test's time it waits for servers, browsers and databases.
 WORKERS = 3
-# Slow tests wait more: for processes that start, are killed and start again.
-SLOW_WORKERS = 4
 
 # A file's tests share servers and browsers, so one worker runs them all. tests/conftest.py sorts the files.
 PYTEST = -m pytest $(BESIDE)
@@ -97,7 +95,7 @@ test: $(VENV)/.installed-dev ## run the tests, except those marked slow
 
 slow: $(VENV)/.installed-dev ## run the tests that make test leaves out, and properties with all their examples
 	@echo "==> slow tests"
-	@$(BYTECODE) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(SUITE) -n $(SLOW_WORKERS) -m 'slow or hypothesis' $(TESTS) $(ARGS)
+	@$(BYTECODE) HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python $(SUITE) -m 'slow or hypothesis' $(TESTS) $(ARGS)
 
 before: $(VENV)/.installed-dev ## which of TESTS fail on the sources of an older revision: make before REV=v1 TESTS=tests/x.py
 	@$(BIN)/python -m tests.before $(REV) $(TESTS) $(ARGS)
