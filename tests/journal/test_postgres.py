@@ -32,7 +32,8 @@ async def test_url_holds_the_options() -> None:
     assert (where.schema, where.listen, where.statement_cache_size) == ("s1", False, 0)
     assert "p@" not in where.where
     assert (
-        address("postgresql://u:p@/d?host=/tmp/x&password=p").where == "the PostgreSQL schema 'callstream' at /tmp/x/d"
+        address("postgresql://u:p@/d?host=/sockets&password=p").where
+        == "the PostgreSQL schema 'callstream' at /sockets/d"
     )
     assert address("postgresql:///d").where == "the PostgreSQL schema 'callstream' at the local socket/d"
     for wrong in ("schema=a%22b", "listen=maybe", "statement_cache_size=x"):
